@@ -1,0 +1,1 @@
+"""Names, ports and wire types that the server and the operator must agree on."""

@@ -1,0 +1,157 @@
+"""Every metric a pod or the operator exports: its name, kind, unit (in the name), labels and meaning."""
+
+from dataclasses import dataclass
+from enum import Enum, auto
+from typing import Final
+
+
+class MetricKind(Enum):
+    COUNTER = auto()  # the exposed name ends in `_total`
+    GAUGE = auto()
+    HISTOGRAM = auto()
+    INFO = auto()  # a gauge that is always 1; its labels carry the facts
+
+
+@dataclass(frozen=True, slots=True)
+class Metric:
+    """One metric as a scrape shows it; `name` is the exposed name, of a histogram without `_bucket`."""
+
+    name: str
+    kind: MetricKind
+    help: str
+    labels: tuple[str, ...] = ()
+    buckets: tuple[float, ...] = ()
+
+
+# Queue times start at 5 ms: below it a request was simply taken by the next step.
+QUEUE_TIME_BUCKETS: Final = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0, 60.0, 120.0)
+TTFT_BUCKETS: Final = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 0.75, 1.0, 2.5, 5.0, 10.0, 20.0, 40.0, 80.0, 160.0)
+TOKEN_TIME_BUCKETS: Final = (0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.75, 1.0, 2.5, 5.0)
+E2E_BUCKETS: Final = (0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 20.0, 40.0, 80.0, 160.0, 320.0, 640.0)
+TOKEN_COUNT_BUCKETS: Final = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000, 10000, 20000, 50000, 100000)
+
+MODEL_LABEL: Final = "model_name"
+_MODEL: Final = (MODEL_LABEL,)
+_G, _C, _H, _I = MetricKind.GAUGE, MetricKind.COUNTER, MetricKind.HISTOGRAM, MetricKind.INFO
+
+# Why a request ended: `outcome` of tidegate_requests_total, `finished_reason` of vllm:request_success_total.
+FINISHED_REASONS: Final = ("stop", "length", "abort")
+OUTCOMES: Final = (*FINISHED_REASONS, "error", "refused")
+
+REQUESTS_RUNNING: Final = Metric("tidegate_requests_running", _G, "Requests that hold KV blocks.", _MODEL)
+REQUESTS_WAITING: Final = Metric("tidegate_requests_waiting", _G, "Requests that wait for KV blocks.", _MODEL)
+WAITING_PROMPT_TOKENS: Final = Metric(
+    "tidegate_waiting_prompt_tokens", _G, "Tokens that the waiting requests still have to compute.", _MODEL
+)
+KV_BLOCKS_TOTAL: Final = Metric("tidegate_kv_blocks", _G, "KV blocks of the pool, the null block not counted.", _MODEL)
+KV_BLOCKS_FREE: Final = Metric("tidegate_kv_blocks_free", _G, "KV blocks with no content.", _MODEL)
+KV_BLOCKS_LIVE: Final = Metric("tidegate_kv_blocks_live", _G, "KV blocks that requests hold.", _MODEL)
+KV_BLOCKS_CACHED: Final = Metric("tidegate_kv_blocks_cached", _G, "KV blocks kept for prefix hits only.", _MODEL)
+KV_BLOCKS_PENDING: Final = Metric("tidegate_kv_blocks_pending", _G, "KV blocks fenced by work in flight.", _MODEL)
+KV_USAGE_RATIO: Final = Metric("tidegate_kv_usage_ratio", _G, "Live share of the KV blocks, 0 to 1.", _MODEL)
+PREEMPTIONS: Final = Metric(
+    "tidegate_preemptions_total", _C, "Requests that gave their blocks back.", (MODEL_LABEL, "mode")
+)
+PREFIX_CACHE_QUERY_TOKENS: Final = Metric(
+    "tidegate_prefix_cache_query_tokens_total", _C, "Prompt tokens looked up in the prefix cache.", _MODEL
+)
+PREFIX_CACHE_HIT_TOKENS: Final = Metric(
+    "tidegate_prefix_cache_hit_tokens_total", _C, "Prompt tokens found in the prefix cache.", _MODEL
+)
+PROMPT_TOKENS: Final = Metric("tidegate_prompt_tokens_total", _C, "Prompt tokens of requests taken in.", _MODEL)
+OUTPUT_TOKENS: Final = Metric("tidegate_output_tokens_total", _C, "Tokens sent to clients.", _MODEL)
+REQUESTS: Final = Metric("tidegate_requests_total", _C, "Requests by how they ended.", (MODEL_LABEL, "outcome"))
+STEPS: Final = Metric("tidegate_engine_steps_total", _C, "Steps of the engine loop.", _MODEL)
+STEP_TIME: Final = Metric("tidegate_engine_step_seconds", _H, "Time of one engine step.", _MODEL, TOKEN_TIME_BUCKETS)
+QUEUE_TIME: Final = Metric(
+    "tidegate_queue_time_seconds", _H, "Arrival to the first step that computed.", _MODEL, QUEUE_TIME_BUCKETS
+)
+TTFT: Final = Metric("tidegate_time_to_first_token_seconds", _H, "Arrival to first token sent.", _MODEL, TTFT_BUCKETS)
+ITL: Final = Metric("tidegate_inter_token_latency_seconds", _H, "Gap between two tokens.", _MODEL, TOKEN_TIME_BUCKETS)
+TPOT: Final = Metric(
+    "tidegate_time_per_output_token_seconds",
+    _H,
+    "(last - first) / (output tokens - 1) of one request.",
+    _MODEL,
+    TOKEN_TIME_BUCKETS,
+)
+E2E_LATENCY: Final = Metric("tidegate_request_latency_seconds", _H, "Arrival to last token sent.", _MODEL, E2E_BUCKETS)
+PROMPT_LENGTH: Final = Metric("tidegate_prompt_length_tokens", _H, "Prompt length.", _MODEL, TOKEN_COUNT_BUCKETS)
+OUTPUT_LENGTH: Final = Metric("tidegate_output_length_tokens", _H, "Output length.", _MODEL, TOKEN_COUNT_BUCKETS)
+SERVER_STATE: Final = Metric(
+    "tidegate_server_state", _G, "1 for the state the pod is in, 0 for the others.", (MODEL_LABEL, "state")
+)
+BUILD_INFO: Final = Metric(
+    "tidegate_build_info", _I, "Always 1; what is running.", (MODEL_LABEL, "version", "device", "dtype", "kernels")
+)
+
+SERVER_METRICS: Final = (
+    REQUESTS_RUNNING,
+    REQUESTS_WAITING,
+    WAITING_PROMPT_TOKENS,
+    KV_BLOCKS_TOTAL,
+    KV_BLOCKS_FREE,
+    KV_BLOCKS_LIVE,
+    KV_BLOCKS_CACHED,
+    KV_BLOCKS_PENDING,
+    KV_USAGE_RATIO,
+    PREEMPTIONS,
+    PREFIX_CACHE_QUERY_TOKENS,
+    PREFIX_CACHE_HIT_TOKENS,
+    PROMPT_TOKENS,
+    OUTPUT_TOKENS,
+    REQUESTS,
+    STEPS,
+    STEP_TIME,
+    QUEUE_TIME,
+    TTFT,
+    ITL,
+    TPOT,
+    E2E_LATENCY,
+    PROMPT_LENGTH,
+    OUTPUT_LENGTH,
+    SERVER_STATE,
+    BUILD_INFO,
+)
+
+# The names that gateways and dashboards made for vLLM scrape, with vLLM's labels and meanings.
+VLLM_REQUESTS_RUNNING: Final = Metric("vllm:num_requests_running", _G, REQUESTS_RUNNING.help, _MODEL)
+VLLM_REQUESTS_WAITING: Final = Metric("vllm:num_requests_waiting", _G, REQUESTS_WAITING.help, _MODEL)
+VLLM_KV_CACHE_USAGE: Final = Metric("vllm:kv_cache_usage_perc", _G, KV_USAGE_RATIO.help, _MODEL)
+VLLM_PREFIX_CACHE_QUERIES: Final = Metric(
+    "vllm:prefix_cache_queries_total", _C, PREFIX_CACHE_QUERY_TOKENS.help, _MODEL
+)
+VLLM_PREFIX_CACHE_HITS: Final = Metric("vllm:prefix_cache_hits_total", _C, PREFIX_CACHE_HIT_TOKENS.help, _MODEL)
+VLLM_PREEMPTIONS: Final = Metric("vllm:num_preemptions_total", _C, PREEMPTIONS.help, _MODEL)
+VLLM_PROMPT_TOKENS: Final = Metric("vllm:prompt_tokens_total", _C, PROMPT_TOKENS.help, _MODEL)
+VLLM_GENERATION_TOKENS: Final = Metric("vllm:generation_tokens_total", _C, OUTPUT_TOKENS.help, _MODEL)
+VLLM_TTFT: Final = Metric("vllm:time_to_first_token_seconds", _H, TTFT.help, _MODEL, TTFT_BUCKETS)
+VLLM_ITL: Final = Metric("vllm:inter_token_latency_seconds", _H, ITL.help, _MODEL, TOKEN_TIME_BUCKETS)
+VLLM_E2E_LATENCY: Final = Metric("vllm:e2e_request_latency_seconds", _H, E2E_LATENCY.help, _MODEL, E2E_BUCKETS)
+VLLM_QUEUE_TIME: Final = Metric("vllm:request_queue_time_seconds", _H, QUEUE_TIME.help, _MODEL, QUEUE_TIME_BUCKETS)
+VLLM_REQUEST_SUCCESS: Final = Metric(
+    "vllm:request_success_total", _C, "Requests that ended well, by reason.", (MODEL_LABEL, "finished_reason")
+)
+VLLM_CACHE_CONFIG_INFO: Final = Metric(
+    "vllm:cache_config_info",
+    _I,
+    "Always 1; the shape of the KV cache.",
+    (MODEL_LABEL, "block_size", "num_gpu_blocks", "enable_prefix_caching", "cache_dtype"),
+)
+
+VLLM_METRICS: Final = (
+    VLLM_REQUESTS_RUNNING,
+    VLLM_REQUESTS_WAITING,
+    VLLM_KV_CACHE_USAGE,
+    VLLM_PREFIX_CACHE_QUERIES,
+    VLLM_PREFIX_CACHE_HITS,
+    VLLM_PREEMPTIONS,
+    VLLM_PROMPT_TOKENS,
+    VLLM_GENERATION_TOKENS,
+    VLLM_TTFT,
+    VLLM_ITL,
+    VLLM_E2E_LATENCY,
+    VLLM_QUEUE_TIME,
+    VLLM_REQUEST_SUCCESS,
+    VLLM_CACHE_CONFIG_INFO,
+)

@@ -1,0 +1,1 @@
+"""One loop: spec and observed give desired, and desired is applied."""

@@ -1,0 +1,1 @@
+"""One builder per Kubernetes kind: the resource in, a manifest out."""

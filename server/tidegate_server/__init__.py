@@ -1,0 +1,1 @@
+"""One pod: HTTP in, tokens out."""

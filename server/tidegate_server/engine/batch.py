@@ -1,0 +1,57 @@
+"""What one step computes, and what it gave: built by the scheduler, read by the runner, changed by nobody."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NewType, Protocol
+
+from tidegate_server.engine.sampling_params import SamplingParams
+
+RequestId = NewType("RequestId", str)
+
+
+@dataclass(frozen=True, slots=True)
+class ScheduledRequest:
+    """One request's share of a step: compute `token_ids` from position `start` on."""
+
+    request_id: RequestId
+    start: int
+    token_ids: Sequence[int]  # many while prefilling, one while decoding
+    block_table: Sequence[int]  # block ids in position order, the new tokens' blocks included
+    sampling: SamplingParams | None  # None: the step does not reach the last known token, so nothing is drawn
+    seed: int  # of the draw; a request without a seed of its own got one when it arrived
+
+    @property
+    def num_new_tokens(self) -> int:
+        return len(self.token_ids)
+
+    @property
+    def stop(self) -> int:
+        """The position after the last one computed: where a drawn token goes."""
+        return self.start + len(self.token_ids)
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """One forward pass."""
+
+    step: int
+    scheduled: tuple[ScheduledRequest, ...]
+    preempted: tuple[RequestId, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class SampledToken:
+    """The token drawn for one request of a batch."""
+
+    request_id: RequestId
+    token_id: int
+    logprob: float | None = None  # natural logarithm; None when the request asks for none
+    top_logprobs: tuple[tuple[int, float], ...] = ()  # (token id, log-probability), most probable first
+
+
+class Runner(Protocol):
+    """Runs one batch; the engine loop knows no more of the model than this."""
+
+    def run(self, batch: Batch) -> tuple[SampledToken, ...]:
+        """One forward pass; one token for each scheduled request with `sampling`, in the batch's order."""
+        ...

@@ -1,0 +1,85 @@
+"""What the API process and the engine process say to each other; encoded with msgspec, one message a step."""
+
+from enum import Enum
+
+import msgspec
+
+from tidegate_server.engine.sampling_params import SamplingParams
+
+
+class FinishReason(str, Enum):
+    """Why a request ended, in OpenAI's words where it has one."""
+
+    STOP = "stop"  # an end token, or (decided by the API process) a stop string
+    LENGTH = "length"  # max_tokens, or the model's context
+    ABORT = "abort"  # the client left, or the server shut down
+    ERROR = "error"  # this request failed; nobody else noticed
+
+
+# API process to engine process.
+
+
+class AddRequest(msgspec.Struct, frozen=True, kw_only=True, tag="add"):
+    request_id: str
+    prompt_token_ids: list[int]
+    sampling: SamplingParams
+    arrival_s: float  # CLOCK_MONOTONIC, one clock for all processes of the pod
+    priority: int = 0  # lower is served first
+    cache_salt: str = ""  # requests share prefix-cache blocks only within one salt
+
+
+class AbortRequest(msgspec.Struct, frozen=True, kw_only=True, tag="abort"):
+    request_id: str  # unknown and finished ones are ignored: abort is idempotent
+
+
+class Shutdown(msgspec.Struct, frozen=True, kw_only=True, tag="shutdown"):
+    """Stop after the step that runs; whatever is unfinished ends with `abort`."""
+
+
+Command = AddRequest | AbortRequest | Shutdown
+
+
+# Engine process to API process.
+
+
+class EngineReady(msgspec.Struct, frozen=True, kw_only=True, tag="ready"):
+    """The weights are loaded and the cache is allocated; what the API process must know of it."""
+
+    max_model_len: int  # tokens, prompt and output together
+    num_kv_blocks: int
+    block_size: int
+    vocab_size: int
+    device: str
+    dtype: str
+    kernels: str  # "torch" or "triton"
+    load_time_s: float
+
+
+class EngineFailed(msgspec.Struct, frozen=True, kw_only=True, tag="failed"):
+    """The engine process gives up; it exits after sending this."""
+
+    reason: str  # one line for the log and the pod's termination message
+    code: str  # a word for the operator, such as ModelNotFound
+
+
+class RequestOutput(msgspec.Struct, frozen=True, kw_only=True):
+    """What one step gave one request."""
+
+    request_id: str
+    token_ids: tuple[int, ...] = ()
+    logprobs: tuple[float, ...] = ()  # one per token id, when asked for
+    top_logprobs: tuple[tuple[tuple[int, float], ...], ...] = ()  # per token id: (token id, log-probability)
+    finish_reason: FinishReason | None = None
+    error: str | None = None  # with FinishReason.ERROR
+    num_cached_tokens: int = 0  # prompt tokens found in the prefix cache at first admission
+    queue_time_s: float | None = None  # with the first output only: arrival to the first step that computed
+    num_preemptions: int = 0
+
+
+class StepOutput(msgspec.Struct, frozen=True, kw_only=True, tag="step"):
+    step: int
+    outputs: tuple[RequestOutput, ...]
+    step_time_s: float
+
+
+EngineMessage = EngineReady | EngineFailed | StepOutput

@@ -1,0 +1,29 @@
+"""The engine's state in numbers: what the step loop writes to the heartbeat page and the ops port reads from it."""
+
+from dataclasses import dataclass
+
+from tidegate_contract.admin import ServerState
+
+
+@dataclass(frozen=True, slots=True)
+class EngineSnapshot:
+    """One moment of the engine. Counters count since the engine process started; times are CLOCK_MONOTONIC seconds."""
+
+    state: ServerState = ServerState.STARTING
+    step: int = 0
+    progress_at_s: float = 0.0  # last step or idle tick
+    num_running: int = 0
+    num_waiting: int = 0
+    waiting_prompt_tokens: int = 0
+    kv_blocks_free: int = 0
+    kv_blocks_live: int = 0
+    kv_blocks_cached: int = 0
+    kv_blocks_pending: int = 0
+    kv_blocks_total: int = 0
+    block_size: int = 0
+    max_num_seqs: int = 0
+    queue_time_p90_s: float = 0.0  # over 15 s, ages of those still waiting included
+    num_preemptions: int = 0
+    num_requests: int = 0
+    prefix_query_tokens: int = 0
+    prefix_hit_tokens: int = 0

@@ -1,0 +1,73 @@
+"""The server's error tree.
+
+    TidegateError
+    ├── StartError            stops the start; one line on stderr, its code in the termination message
+    │   ├── InvalidSetting    a flag or environment variable has a wrong value
+    │   ├── ModelNotFound     no files behind the model URI
+    │   └── ModelNotSupported the files are there, but not a model this server runs
+    └── RequestError          answers one request with one status; nobody else notices
+        ├── InvalidRequest    400
+        ├── UnknownModel      404
+        ├── Overloaded        503 with Retry-After: draining or starting
+        └── EngineError       500: the engine failed this request
+"""
+
+
+class TidegateError(Exception):
+    """Anything this server reports with words meant for a person."""
+
+
+class StartError(TidegateError):
+    """The server cannot start; `code` goes to the termination message, where the operator reads it."""
+
+    code = "StartFailed"
+
+
+class InvalidSetting(StartError):
+    code = "InvalidSetting"
+
+    def __init__(self, flag: str, problem: str) -> None:
+        super().__init__(f"{flag}: {problem}")
+        self.flag = flag
+
+
+class ModelNotFound(StartError):
+    code = "ModelNotFound"
+
+
+class ModelNotSupported(StartError):
+    code = "ModelNotSupported"
+
+
+class RequestError(TidegateError):
+    """Becomes OpenAI's error envelope: message, type, param and code."""
+
+    status = 500
+    type = "server_error"
+    retry_after_s: int | None = None
+
+    def __init__(self, message: str, *, param: str | None = None, code: str | None = None) -> None:
+        super().__init__(message)
+        self.message = message
+        self.param = param
+        self.code = code
+
+
+class InvalidRequest(RequestError):
+    status = 400
+    type = "invalid_request_error"
+
+
+class UnknownModel(RequestError):
+    status = 404
+    type = "invalid_request_error"
+
+
+class Overloaded(RequestError):
+    status = 503
+    type = "service_unavailable_error"
+    retry_after_s = 5
+
+
+class EngineError(RequestError):
+    status = 500

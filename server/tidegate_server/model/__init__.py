@@ -1,0 +1,1 @@
+"""A checkpoint as tensors, and one forward pass over a batch."""
