@@ -10,6 +10,7 @@
         ├── UnknownModel      404
         ├── Overloaded        503 with Retry-After: draining or starting
         └── EngineError       500: the engine failed this request
+            └── BadLogits     the model gave this request no numbers to draw from
 """
 
 
@@ -71,3 +72,11 @@ class Overloaded(RequestError):
 
 class EngineError(RequestError):
     status = 500
+
+
+class BadLogits(EngineError):
+    """A request's logits hold NaN, or nothing that can be drawn; the other requests of the step are sound."""
+
+    def __init__(self, request_id: str, position: int) -> None:
+        super().__init__(f"the model computed no usable numbers at token {position} of this request", code="bad_logits")
+        self.request_id = request_id

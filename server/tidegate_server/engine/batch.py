@@ -19,6 +19,7 @@ class ScheduledRequest:
     block_table: Sequence[int]  # block ids in position order, the new tokens' blocks included
     sampling: SamplingParams | None  # None: the step does not reach the last known token, so nothing is drawn
     seed: int  # of the draw; a request without a seed of its own got one when it arrived
+    num_output_tokens: int = 0  # drawn for this request so far; `min_tokens` looks at it
 
     @property
     def num_new_tokens(self) -> int:
@@ -53,5 +54,11 @@ class Runner(Protocol):
     """Runs one batch; the engine loop knows no more of the model than this."""
 
     def run(self, batch: Batch) -> tuple[SampledToken, ...]:
-        """One forward pass; one token for each scheduled request with `sampling`, in the batch's order."""
+        """One forward pass; one token for each scheduled request with `sampling`, in the batch's order.
+
+        Running a batch again, whole or in parts, gives the same tokens and the same cache contents.
+
+        Raises:
+            BadLogits: one request's logits are no numbers; the others' results are lost with the step.
+        """
         ...
