@@ -1,0 +1,67 @@
+# The whole vocabulary of the README. Every target is one command on a fresh Debian machine with python3 >= 3.11.
+PYTHON ?= python3
+VENV   := .venv
+BIN    := $(VENV)/bin
+SHELL  := /bin/bash
+.SHELLFLAGS := -euo pipefail -c
+.DEFAULT_GOAL := help
+
+REQUIREMENTS := requirements/uv.txt requirements/dev.txt requirements/builtin-model.txt requirements/build.txt pyproject.toml
+INSTALLED    := $(VENV)/.installed
+
+.PHONY: help install serve demo demo-clean check format test test-fast test-cluster bench requirements generate clean
+
+help: ## Show this list
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1|\2/' | column -t -s '|'
+
+install: $(INSTALLED) ## Make .venv from the pinned, hashed requirement files (about a minute)
+
+$(INSTALLED): $(REQUIREMENTS)
+	bash tools/make_venv.sh $(PYTHON) $(VENV)
+	touch $@
+
+serve: install ## One pod's server on this CPU with the embedded model, no cluster
+	$(BIN)/python tools/serve_locally.py
+
+demo: install ## Chart, resource and a streamed chat on a real Kubernetes (DEMO_CONTEXT=name picks yours)
+	$(BIN)/python -m tools.demo up
+
+demo-clean: install ## Remove what `make demo` made
+	$(BIN)/python -m tools.demo clean
+
+check: install ## Format, lint, types, import directions
+	$(BIN)/ruff format --check --quiet .
+	$(BIN)/ruff check --quiet .
+	$(BIN)/mypy
+	$(BIN)/lint-imports --no-cache
+
+format: install ## Rewrite the code in our format
+	$(BIN)/ruff check --fix --quiet .
+	$(BIN)/ruff format --quiet .
+
+test: test-fast test-cluster ## Everything: the quick part, then the tests on a real cluster
+
+test-fast: install ## Everything that needs no Kubernetes
+	$(BIN)/pytest -q -m "not control_plane and not e2e"
+
+test-cluster: install ## The API server's part, then end to end on a real cluster (KUBECONFIG picks yours)
+	$(BIN)/pytest -q -m "control_plane or e2e"
+
+bench: install ## Our server and a peer, one after the other, on this machine
+	$(BIN)/python -m tidegate_bench compare $(BENCH_ARGS)
+
+generate: install ## Regenerate what is made from code: the CRD in the chart, manifests/install.yaml
+	$(BIN)/python -m tools.generate
+
+COMPILE := $(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-annotate \
+	--no-emit-index-url --no-emit-find-links --custom-compile-command "make requirements"
+requirements: $(INSTALLED) ## Pin the requirement files again (UPGRADE=1 takes newer versions)
+	$(COMPILE) $(if $(UPGRADE),--upgrade) requirements/uv.in -o requirements/uv.txt
+	$(COMPILE) $(if $(UPGRADE),--upgrade) requirements/build.in -o requirements/build.txt
+	$(COMPILE) $(if $(UPGRADE),--upgrade) --no-deps requirements/builtin-model.in -o requirements/builtin-model.txt
+	$(COMPILE) $(if $(UPGRADE),--upgrade) --extra server --extra operator --extra gpu --extra dev pyproject.toml -o requirements/dev.txt
+	$(COMPILE) --extra server --extra gpu -c requirements/dev.txt pyproject.toml -o requirements/server.txt
+	$(COMPILE) --extra operator -c requirements/dev.txt pyproject.toml -o requirements/operator.txt
+
+clean: ## Remove the virtual environment and the caches in this folder
+	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis

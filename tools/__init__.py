@@ -1,0 +1,1 @@
+"""What the Makefile calls: one small program a target."""
