@@ -1,0 +1,1 @@
+"""`make demo`: from a chart to a streamed chat on a real Kubernetes, showing each stage and its time."""
