@@ -11,7 +11,11 @@ RequestId = NewType("RequestId", str)
 
 @dataclass(frozen=True, slots=True)
 class ScheduledRequest:
-    """One request's share of a step: compute `token_ids` from position `start` on."""
+    """One request's share of a step: compute `token_ids` from position `start` on.
+
+    Block ids count from 1: block 0 is the null block, which padding points to. The block table is append-only: what a
+    step reads of it never changes, though it may grow while the step runs.
+    """
 
     request_id: RequestId
     start: int
@@ -20,6 +24,7 @@ class ScheduledRequest:
     sampling: SamplingParams | None  # None: the step does not reach the last known token, so nothing is drawn
     seed: int  # of the draw; a request without a seed of its own got one when it arrived
     num_output_tokens: int = 0  # drawn for this request so far; `min_tokens` looks at it
+    epoch: int = 0  # of this hold on blocks; a result that comes back for an older one is dropped
 
     @property
     def num_new_tokens(self) -> int:
@@ -60,5 +65,39 @@ class Runner(Protocol):
 
         Raises:
             BadLogits: one request's logits are no numbers; the others' results are lost with the step.
+            RunnerBroken: no batch can run any more; the engine process gives up.
+            Exception: anything else fails the requests that fail when run alone.
         """
         ...
+
+
+class LoadedRunner(Runner, Protocol):
+    """A runner with its weights and cache in place, and what the engine must know of them."""
+
+    @property
+    def max_model_len(self) -> int: ...  # tokens, prompt and output together
+
+    @property
+    def num_kv_blocks(self) -> int: ...  # usable ones, ids 1 to this number: the null block is not counted
+
+    @property
+    def block_size(self) -> int: ...
+
+    @property
+    def vocab_size(self) -> int: ...
+
+    @property
+    def eos_token_ids(self) -> tuple[int, ...]: ...
+
+    @property
+    def device(self) -> str: ...
+
+    @property
+    def dtype(self) -> str: ...
+
+    @property
+    def kernels(self) -> str: ...  # "torch" or "triton"
+
+
+class RunnerBroken(Exception):
+    """The device or its context is lost: trying again, or with other requests, cannot help."""

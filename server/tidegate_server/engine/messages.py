@@ -53,6 +53,7 @@ class EngineReady(msgspec.Struct, frozen=True, kw_only=True, tag="ready"):
     dtype: str
     kernels: str  # "torch" or "triton"
     load_time_s: float
+    eos_token_ids: tuple[int, ...] = ()
 
 
 class EngineFailed(msgspec.Struct, frozen=True, kw_only=True, tag="failed"):
@@ -62,8 +63,12 @@ class EngineFailed(msgspec.Struct, frozen=True, kw_only=True, tag="failed"):
     code: str  # a word for the operator, such as ModelNotFound
 
 
+class EngineStopped(msgspec.Struct, frozen=True, kw_only=True, tag="stopped"):
+    """The last message after `Shutdown`; the process exits after sending this."""
+
+
 class RequestOutput(msgspec.Struct, frozen=True, kw_only=True):
-    """What one step gave one request."""
+    """What one step gave one request. An end token is the last of `token_ids`, beside FinishReason.STOP."""
 
     request_id: str
     token_ids: tuple[int, ...] = ()
@@ -71,6 +76,7 @@ class RequestOutput(msgspec.Struct, frozen=True, kw_only=True):
     top_logprobs: tuple[tuple[tuple[int, float], ...], ...] = ()  # per token id: (token id, log-probability)
     finish_reason: FinishReason | None = None
     error: str | None = None  # with FinishReason.ERROR
+    refused: bool = False  # with FinishReason.ERROR: the request can never run, and `error` says what to change
     num_cached_tokens: int = 0  # prompt tokens found in the prefix cache at first admission
     queue_time_s: float | None = None  # with the first output only: arrival to the first step that computed
     num_preemptions: int = 0
@@ -80,6 +86,8 @@ class StepOutput(msgspec.Struct, frozen=True, kw_only=True, tag="step"):
     step: int
     outputs: tuple[RequestOutput, ...]
     step_time_s: float
+    num_new_tokens: int = 0  # computed by this step; 0: no forward pass, only requests refused or aborted
+    num_preempted: int = 0
 
 
-EngineMessage = EngineReady | EngineFailed | StepOutput
+EngineMessage = EngineReady | EngineFailed | EngineStopped | StepOutput
