@@ -1,0 +1,230 @@
+"""Attention over the paged KV cache in plain torch: the definition that the Triton kernel must agree with.
+
+It also serves on CPU, so it is written for speed where that costs no clarity: decoding requests go through together,
+prompts one after the other, and no loop runs over tokens. Its rows are exact besides: see `_attend`.
+"""
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+SPAN = 256
+"""Keys reduced together. Part of the definition: a kernel with other spans would round differently."""
+
+_ROW_MULTIPLE = 16
+"""Query rows are padded to a multiple of this. The CPU's matrix library has kernels of its own for few rows (up to ten
+for head_dim 256, measured with MKL) that sum in another order; and vectorised loops treat a ragged end differently."""
+
+_MAX_QUERIES = 256
+"""Queries of one prompt that go through together; bounds the scores' memory, and lets early queries skip late spans."""
+
+_MAX_REQUESTS = 16
+"""Decoding requests that go through together; bounds the memory that gathered keys and values take."""
+
+_MASKED_SCORE = torch.finfo(torch.float32).min
+"""Least running maximum: a row that sees no key of a span then gets exp(-inf - finite) = 0 rather than NaN."""
+
+
+def paged_attention(
+    query: Tensor, kv_cache: Tensor, block_table: Tensor, query_start: Tensor, context_len: Tensor, scale: float
+) -> Tensor:
+    """Causal attention of a step's new tokens to all tokens of their requests, prompts and decodes mixed.
+
+    Query `i` of a request sits at position `context_len - num_new + i` and sees the keys up to its own position. All
+    new keys and values are in the cache already. Query head `h` reads KV head `h // (num_q_heads // num_kv_heads)`.
+
+    Keys are reduced in spans of 256 tokens from position 0: each span gives every row a maximum, a sum of
+    exponentials and a weighted sum of values, and these merge in ascending order of the spans. What a span gives does
+    not depend on the other spans, nor on which queries came along; so a row has the same bits however its prompt was
+    cut into chunks, whatever was cached, and whoever shares the batch.
+
+    Args:
+        query: `[num_tokens, num_q_heads, head_dim]`, requests one after the other.
+        kv_cache: `[num_blocks, 2, num_kv_heads, block_size, head_dim]` in the dtype of `query`, keys at index 0;
+            `block_size` is a power of two. Slots that no request's tokens fill may hold anything, NaN included.
+        block_table: int32 `[num_requests, max_blocks]`, block ids in position order, padded with the null block 0.
+        query_start: int32 `[num_requests + 1]`; request `r` has the tokens `query_start[r]` to `query_start[r + 1]`.
+        context_len: int32 `[num_requests]`, keys each request has, this step's included.
+        scale: factor on the dot products, usually `head_dim ** -0.5`.
+
+    Returns:
+        A new contiguous tensor shaped and typed like `query`; scores, exponentials and sums are fp32.
+
+    Raises:
+        ValueError: the block size is no power of two, or the query heads do not divide among the KV heads.
+
+    Source:
+        Kwon et al. 2023, "PagedAttention", §4.1; Milakov and Gimelshein 2018, "Online normalizer calculation for
+        softmax", for the merge.
+    """
+    num_q_heads, num_kv_heads, block_size = query.shape[1], kv_cache.shape[2], kv_cache.shape[3]
+    if block_size & (block_size - 1):
+        raise ValueError(f"block_size must be a power of two, not {block_size}")
+    if num_q_heads % num_kv_heads:
+        raise ValueError(f"{num_q_heads} query heads do not divide among {num_kv_heads} KV heads")
+
+    out = torch.empty(query.shape, dtype=query.dtype, device=query.device)
+    for tile in _tiles(query_start.tolist(), context_len.tolist()):
+        tokens = torch.tensor(tile.first_tokens).unsqueeze(1) + torch.arange(tile.num_queries)  # [requests, queries]
+        attended = _attend(
+            query[tokens].float() * scale,
+            first_positions=tile.first_positions,
+            kv_cache=kv_cache,
+            block_table=block_table[torch.tensor(tile.requests)],
+        )
+        out[tokens] = attended.to(query.dtype)
+    return out
+
+
+@dataclass(frozen=True, slots=True)
+class _Tile:
+    """Queries that go through together: the same number for each of one or more requests, longest context first."""
+
+    requests: tuple[int, ...]
+    first_tokens: tuple[int, ...]  # row of each request's first query in `query`
+    first_positions: tuple[int, ...]  # its position in the request
+    num_queries: int
+
+
+def _tiles(query_start: Sequence[int], context_len: Sequence[int]) -> Iterator[_Tile]:
+    decoding = [r for r in range(len(context_len)) if query_start[r + 1] - query_start[r] == 1]
+    # Longest first: the requests that still have keys in a later span are then a prefix.
+    decoding.sort(key=lambda r: -context_len[r])
+    for i in range(0, len(decoding), _MAX_REQUESTS):
+        requests = tuple(decoding[i : i + _MAX_REQUESTS])
+        yield _Tile(
+            requests,
+            first_tokens=tuple(query_start[r] for r in requests),
+            first_positions=tuple(context_len[r] - 1 for r in requests),
+            num_queries=1,
+        )
+
+    for r in range(len(context_len)):
+        num_new = query_start[r + 1] - query_start[r]
+        if num_new <= 1:  # decoding, or padding without a query
+            continue
+        for i in range(0, num_new, _MAX_QUERIES):
+            yield _Tile(
+                (r,),
+                first_tokens=(query_start[r] + i,),
+                first_positions=(context_len[r] - num_new + i,),
+                num_queries=min(_MAX_QUERIES, num_new - i),
+            )
+
+
+def _attend(query: Tensor, first_positions: Sequence[int], kv_cache: Tensor, block_table: Tensor) -> Tensor:
+    """Attention of one tile.
+
+    Every matrix product has a span's 256 keys, masked where a row may not look, and at least 16 rows. So a row meets
+    the same sums in the same order in a tile of any size, and decoding gives the bits that prefilling would have given.
+
+    Args:
+        query: fp32 `[num_requests, num_queries, num_q_heads, head_dim]`, already scaled.
+        first_positions: each request's position of its first query, in descending order.
+
+    Returns:
+        fp32, shaped like `query`.
+    """
+    num_queries, num_q_heads = query.shape[1:3]
+    num_kv_heads = kv_cache.shape[2]
+    rows = _pack(query, num_kv_heads)
+    row_position = _row_positions(first_positions, num_queries, num_q_heads // num_kv_heads, rows.shape[2])
+    stops = [first + num_queries for first in first_positions]  # keys that a request's last query sees
+
+    running: _Partial | None = None
+    for start in range(0, max(stops), SPAN):
+        num_active = sum(stop > start for stop in stops)
+        span = _gather_span(kv_cache, block_table[:num_active], start, stops[:num_active])
+        hidden = None
+        if min(first_positions[:num_active]) + 1 < start + SPAN:
+            hidden = torch.arange(start, start + SPAN) > row_position[:num_active]
+        partial = _reduce_span(rows[:, :num_active], span, hidden)
+        if running is None:
+            running = partial
+        else:
+            running.merge(partial)
+    assert running is not None  # every query sees its own key at least
+    return _unpack(running.weighted / running.total, num_queries, num_q_heads)
+
+
+def _pack(query: Tensor, num_kv_heads: int) -> Tensor:
+    """Lay the queries of one KV head side by side: `[num_kv_heads, num_requests, num_rows, head_dim]`, zero-padded."""
+    num_requests, num_queries, num_q_heads, head_dim = query.shape
+    group = num_q_heads // num_kv_heads
+    num_rows = math.ceil(num_queries * group / _ROW_MULTIPLE) * _ROW_MULTIPLE
+    rows = query.new_zeros(num_kv_heads, num_requests, num_rows, head_dim)
+    by_kv_head = query.view(num_requests, num_queries, num_kv_heads, group, head_dim).permute(2, 0, 1, 3, 4)
+    rows[:, :, : num_queries * group] = by_kv_head.reshape(num_kv_heads, num_requests, num_queries * group, head_dim)
+    return rows
+
+
+def _unpack(rows: Tensor, num_queries: int, num_q_heads: int) -> Tensor:
+    num_kv_heads, num_requests, _, head_dim = rows.shape
+    group = num_q_heads // num_kv_heads
+    by_kv_head = rows[:, :, : num_queries * group].reshape(num_kv_heads, num_requests, num_queries, group, head_dim)
+    return by_kv_head.permute(1, 2, 0, 3, 4).reshape(num_requests, num_queries, num_q_heads, head_dim)
+
+
+def _row_positions(first_positions: Sequence[int], num_queries: int, group: int, num_rows: int) -> Tensor:
+    """Position of each packed row's query, `[num_requests, num_rows, 1]`; padding rows take the last query's."""
+    query_of_row = (torch.arange(num_rows) // group).clamp_(max=num_queries - 1)
+    return (torch.tensor(first_positions).unsqueeze(1) + query_of_row).unsqueeze(2)
+
+
+def _gather_span(kv_cache: Tensor, block_table: Tensor, start: int, stops: Sequence[int]) -> Tensor:
+    """Keys and values of positions `start` to `start + SPAN`, fp32 `[2, num_kv_heads, num_requests, SPAN, head_dim]`.
+
+    Values at positions from `stops` on are zero: their weight is, and zero times a stale NaN would not be.
+    """
+    _, _, num_kv_heads, block_size, head_dim = kv_cache.shape
+    first_block = start // block_size
+    num_blocks = max(1, SPAN // block_size)
+    blocks = block_table[:, first_block : first_block + num_blocks]
+    if blocks.shape[1] < num_blocks:  # a table ends with its longest request, not with a span
+        blocks = torch.nn.functional.pad(blocks, (0, num_blocks - blocks.shape[1]))  # with the null block
+    # index_select on the permuted view writes straight into the layout that the products want, in one pass.
+    gathered = kv_cache.permute(1, 2, 0, 3, 4).index_select(2, blocks.reshape(-1))
+    span = gathered.view(2, num_kv_heads, len(stops), num_blocks * block_size, head_dim).float()
+    if block_size > SPAN:
+        span = span.narrow(3, start % block_size, SPAN)
+    for r, stop in enumerate(stops):
+        if stop < start + SPAN:
+            span[1, :, r, stop - start :].zero_()
+    return span
+
+
+@dataclass(frozen=True, slots=True)
+class _Partial:
+    """What some spans give: softmax numbers of each row, `[num_kv_heads, num_requests, num_rows, 1 or head_dim]`."""
+
+    maximum: Tensor  # of the scores
+    total: Tensor  # sum of exp(score - maximum)
+    weighted: Tensor  # sum of exp(score - maximum) * value
+
+    def merge(self, later: "_Partial") -> None:
+        """Take in the next span, in place; it may hold fewer requests (a prefix), and rows that saw none of its keys.
+
+        Those rows keep their bits: they are multiplied by exp(0) and get zeros added.
+        """
+        num_active = later.maximum.shape[1]
+        maximum, total, weighted = (t[:, :num_active] for t in (self.maximum, self.total, self.weighted))
+        new_maximum = torch.maximum(maximum, later.maximum)
+        keep = torch.exp(maximum - new_maximum)
+        take = torch.exp(later.maximum - new_maximum)
+        total.mul_(keep).add_(later.total * take)
+        weighted.mul_(keep).add_(later.weighted * take)
+        maximum.copy_(new_maximum)
+
+
+def _reduce_span(rows: Tensor, span: Tensor, hidden: Tensor | None) -> _Partial:
+    """Reduce one span for all rows; `hidden` `[num_requests, num_rows, SPAN]` says which keys a row may not see."""
+    keys, values = span
+    scores = torch.matmul(rows, keys.transpose(2, 3))  # [num_kv_heads, num_requests, num_rows, SPAN]
+    if hidden is not None:
+        scores.masked_fill_(hidden, -math.inf)
+    maximum = scores.amax(dim=-1, keepdim=True).clamp_(min=_MASKED_SCORE)
+    weights = scores.sub_(maximum).exp_()
+    return _Partial(maximum, weights.sum(dim=-1, keepdim=True), torch.matmul(weights, values))
