@@ -34,6 +34,9 @@ MANAGED_BY_VALUE: Final = "tidegate-operator"
 # Annotations.
 TEMPLATE_HASH_ANNOTATION: Final = "tidegate.dev/template-hash"  # of the pod template as rendered
 RENDERER_VERSION_ANNOTATION: Final = "tidegate.dev/renderer-version"  # of the code that rendered it
+POD_TEMPLATE_ANNOTATION: Final = "tidegate.dev/pod-template"  # the pod template as rendered, to be applied again
+SPEC_HASH_ANNOTATION: Final = "tidegate.dev/spec-hash"  # of what the user wrote that the template came from
+ROLL_ANNOTATION: Final = "tidegate.dev/roll"  # on the InferenceService: a new value asks for a new rendering
 POD_DELETION_COST_ANNOTATION: Final = "controller.kubernetes.io/pod-deletion-cost"
 
 # The container that serves, and the field manager of every server-side apply.
