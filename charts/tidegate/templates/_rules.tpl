@@ -1,0 +1,36 @@
+{{/*
+What the operator may do where it serves InferenceServices: the one list behind both the ClusterRole and the Roles.
+It never reads Secrets: a pod's token and pull secrets are referred to by name, and only the kubelet opens them.
+*/}}
+{{- define "tidegate.operator.rules" -}}
+- apiGroups: [tidegate.dev]
+  resources: [inferenceservices]
+  verbs: [get, list, watch]
+- apiGroups: [tidegate.dev]
+  resources: [inferenceservices/status]
+  verbs: [get, patch, update]
+- apiGroups: [tidegate.dev] # an owner reference that blocks its owner's deletion needs this
+  resources: [inferenceservices/finalizers]
+  verbs: [update]
+- apiGroups: [apps]
+  resources: [deployments]
+  verbs: [get, list, watch, create, patch, delete]
+- apiGroups: [apps] # which pods belong to which version of a template
+  resources: [replicasets]
+  verbs: [get, list, watch]
+- apiGroups: [""]
+  resources: [services, serviceaccounts]
+  verbs: [get, list, watch, create, patch, delete]
+- apiGroups: [policy]
+  resources: [poddisruptionbudgets]
+  verbs: [get, list, watch, create, patch, delete]
+- apiGroups: [""] # patch: the deletion cost, so that a scale-down takes the least busy pod
+  resources: [pods]
+  verbs: [get, list, watch, patch]
+- apiGroups: [autoscaling] # whether someone else scales, so that the operator stands down
+  resources: [horizontalpodautoscalers]
+  verbs: [get, list, watch]
+- apiGroups: ["", events.k8s.io]
+  resources: [events]
+  verbs: [create, patch]
+{{- end -}}

@@ -1,0 +1,56 @@
+"""Renders the chart with the real helm."""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+REPOSITORY = Path(__file__).parents[2]
+CHART = REPOSITORY / "charts" / "tidegate"
+RELEASE = "tidegate"
+NAMESPACE = "tidegate-system"
+
+Manifest = dict[str, Any]
+Render = Callable[..., list[Manifest]]
+
+
+@pytest.fixture(scope="session")
+def helm() -> Path:
+    """The helm on this machine, or else the one that tests/cluster builds; a missing one never skips a test."""
+    if found := shutil.which("helm"):
+        return Path(found)
+    cluster = REPOSITORY / "tests" / "cluster" / "cluster.py"
+    done = subprocess.run(
+        [sys.executable, str(cluster), "env", "--json"], stdout=subprocess.PIPE, text=True, check=True
+    )
+    return Path(json.loads(done.stdout)["bin"]) / "helm"
+
+
+@pytest.fixture(scope="session")
+def run_helm(helm: Path) -> Callable[..., subprocess.CompletedProcess[str]]:
+    def run(*args: str) -> subprocess.CompletedProcess[str]:
+        # Away from the developer's own cluster and plugins.
+        env = {"PATH": os.environ["PATH"], "HOME": "/nonexistent", "KUBECONFIG": "/nonexistent"}
+        return subprocess.run([str(helm), *args], capture_output=True, text=True, timeout=60, check=False, env=env)
+
+    return run
+
+
+@pytest.fixture(scope="session")
+def render(run_helm: Callable[..., subprocess.CompletedProcess[str]]) -> Render:
+    """`helm template`, parsed: the objects in the order in which helm would install them."""
+
+    def render(*args: str, files: Sequence[Path] = ()) -> list[Manifest]:
+        values = [arg for file in files for arg in ("-f", str(file))]
+        done = run_helm("template", RELEASE, str(CHART), "-n", NAMESPACE, *values, *args)
+        assert done.returncode == 0, done.stderr
+        return [document for document in yaml.safe_load_all(done.stdout) if document is not None]
+
+    return render

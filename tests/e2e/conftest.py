@@ -1,0 +1,78 @@
+"""One cluster, one release of the chart and one served model for all end-to-end tests."""
+
+from collections.abc import Generator, Iterator
+
+import pytest
+
+from tests.e2e.client_pod import ClientPod, start_client_pod
+from tests.e2e.failure_report import failure_report
+from tests.e2e.inference_service import InferenceService, manifest
+from tests.e2e.kube import Kube
+from tests.e2e.release import NAMESPACE as OPERATOR_NAMESPACE
+from tests.e2e.release import Release
+from tests.e2e.target_cluster import TargetCluster, find_target_cluster
+
+NAMESPACE = "tidegate-e2e"
+TARGET: pytest.StashKey[TargetCluster] = pytest.StashKey()
+
+
+@pytest.fixture(scope="session")
+def target(request: pytest.FixtureRequest) -> TargetCluster:
+    cluster = find_target_cluster()
+    request.config.stash[TARGET] = cluster
+    return cluster
+
+
+@pytest.fixture(scope="session")
+def kube(target: TargetCluster) -> Kube:
+    return target.kube
+
+
+@pytest.fixture(scope="session")
+def release(target: TargetCluster) -> Iterator[Release]:
+    """The chart, installed; uninstalled at the end unless a test has done so."""
+    release = Release(target)
+    release.install()
+    yield release
+    release.uninstall()
+    target.kube.delete_namespace(OPERATOR_NAMESPACE)
+
+
+@pytest.fixture(scope="session")
+def namespace(kube: Kube, release: Release) -> Iterator[str]:
+    """Where the tests' resources live; empty at the start."""
+    kube.delete_namespace(NAMESPACE)
+    kube.create_namespace(NAMESPACE)
+    yield NAMESPACE
+    kube.delete_namespace(NAMESPACE)
+
+
+@pytest.fixture(scope="session")
+def client_pod(kube: Kube, release: Release, namespace: str) -> ClientPod:
+    return start_client_pod(kube, namespace, release.server_image())
+
+
+@pytest.fixture(scope="session")
+def chat(kube: Kube, namespace: str) -> InferenceService:
+    """A served model of one pod, shared by every test that leaves it serving."""
+    service = InferenceService(kube, "chat", namespace)
+    kube.apply(manifest(service.name, namespace, replicas=1))
+    service.wait_until_ready()
+    return service
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """The test that uninstalls everything goes last, whatever the file names."""
+    items.sort(key=lambda item: item.path.name == "test_uninstall.py")
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(
+    item: pytest.Item, call: pytest.CallInfo[None]
+) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """Add the state of the cluster to the report of a failed test."""
+    report = yield
+    target = item.config.stash.get(TARGET, None)
+    if report.failed and target is not None and item.get_closest_marker("e2e") is not None:
+        report.sections.append(("cluster", failure_report(target.kube, (NAMESPACE,), OPERATOR_NAMESPACE)))
+    return report

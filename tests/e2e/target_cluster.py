@@ -1,0 +1,61 @@
+"""Which cluster the end-to-end tests run on: the one that KUBECONFIG names, or one that tests/cluster starts here."""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+from tests.e2e.kube import Kube
+
+REPOSITORY = Path(__file__).parents[2]
+CLUSTER = REPOSITORY / "tests" / "cluster" / "cluster.py"
+
+# Starting includes building Kubernetes and the images the first time: some twenty minutes on two cores.
+START_TIMEOUT_S = 3600
+
+
+@dataclass(frozen=True, slots=True)
+class TargetCluster:
+    kube: Kube
+    helm: Path
+    scratch: bool
+    """Started by tests/cluster, for tests only: what an earlier run left there may be replaced."""
+
+
+def find_target_cluster() -> TargetCluster:
+    """The cluster of the user's choice, or a running one of our own with both images loaded.
+
+    Raises:
+        AssertionError: a tool is missing, or the cluster did not start; says what to do.
+    """
+    if kubeconfig := os.environ.get("KUBECONFIG"):
+        return TargetCluster(Kube(_tool("kubectl"), Path(kubeconfig)), _tool("helm"), scratch=False)
+    for command in ("up", "build-images", "load-images"):
+        _cluster(command)
+    env = json.loads(_cluster("env", "--json"))
+    tools = Path(env["bin"])
+    return TargetCluster(Kube(tools / "kubectl", Path(env["kubeconfig"])), tools / "helm", scratch=True)
+
+
+def _tool(name: str) -> Path:
+    found = shutil.which(name)
+    assert found is not None, f"{name} must be installed to use the cluster that KUBECONFIG names"
+    return Path(found)
+
+
+def _cluster(*command: str) -> str:
+    # Its progress goes to our stderr as it comes, so that nobody wonders during the first, long run.
+    done = subprocess.run(
+        [sys.executable, str(CLUSTER), *command],
+        stdout=subprocess.PIPE,
+        text=True,
+        timeout=START_TIMEOUT_S,
+        check=False,
+    )
+    assert done.returncode == 0, (
+        f"`{CLUSTER.name} {' '.join(command)}` ended with status {done.returncode}:\n{done.stdout}"
+    )
+    return done.stdout

@@ -1,0 +1,49 @@
+"""`make generate`: writes the files that are made from code, so that a reader and `kubectl apply -f` find them."""
+
+import json
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+from tidegate_operator.crd import crd_yaml
+
+REPOSITORY = Path(__file__).parents[1]
+CHART = REPOSITORY / "charts" / "tidegate"
+CRD = CHART / "files" / "inferenceservices-crd.yaml"
+INSTALL = REPOSITORY / "manifests" / "install.yaml"
+NAMESPACE = "tidegate-system"
+
+INSTALL_HEADER = f"""\
+# Generated from charts/tidegate with its default values by `make generate`, for those without Helm:
+#   kubectl apply --server-side -f manifests/install.yaml
+apiVersion: v1
+kind: Namespace
+metadata:
+  name: {NAMESPACE}
+"""
+
+
+def find_helm() -> Path:
+    """The helm on this machine, or else the one that tests/cluster builds."""
+    if found := shutil.which("helm"):
+        return Path(found)
+    cluster = [sys.executable, str(REPOSITORY / "tests" / "cluster" / "cluster.py")]
+    env = subprocess.run([*cluster, "env", "--json"], stdout=subprocess.PIPE, text=True, check=True)
+    return Path(json.loads(env.stdout)["bin"]) / "helm"
+
+
+def install_yaml(helm: Path) -> str:
+    """The chart with its default values, the namespace first."""
+    template = [str(helm), "template", "tidegate", str(CHART), "--namespace", NAMESPACE]
+    rendered = subprocess.run(template, stdout=subprocess.PIPE, text=True, check=True).stdout
+    return INSTALL_HEADER + rendered
+
+
+def main() -> None:
+    CRD.write_text(crd_yaml())
+    INSTALL.write_text(install_yaml(find_helm()))
+
+
+if __name__ == "__main__":
+    main()
