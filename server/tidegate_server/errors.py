@@ -7,6 +7,7 @@
     │   └── ModelNotSupported the files are there, but not a model this server runs
     └── RequestError          answers one request with one status; nobody else notices
         ├── InvalidRequest    400
+        │   └── RequestTooLarge 413: the body is not read to its end
         ├── UnknownModel      404
         ├── Overloaded        503 with Retry-After: draining or starting
         └── EngineError       500: the engine failed this request
@@ -57,6 +58,10 @@ class RequestError(TidegateError):
 class InvalidRequest(RequestError):
     status = 400
     type = "invalid_request_error"
+
+
+class RequestTooLarge(InvalidRequest):
+    status = 413
 
 
 class UnknownModel(RequestError):

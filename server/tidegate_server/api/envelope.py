@@ -1,0 +1,63 @@
+"""The one shape of every error reply."""
+
+from collections.abc import Mapping
+
+import msgspec
+import structlog
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import Response
+
+from tidegate_server.api.schema import ErrorBody, ErrorReply
+from tidegate_server.errors import RequestError
+
+log = structlog.get_logger(__name__)
+
+
+def error_reply(error: RequestError) -> ErrorReply:
+    return ErrorReply(error=ErrorBody(message=error.message, type=error.type, param=error.param, code=error.code))
+
+
+def json_response(payload: msgspec.Struct, status: int = 200, headers: Mapping[str, str] | None = None) -> Response:
+    return Response(msgspec.json.encode(payload), status, headers, media_type="application/json")
+
+
+def error_response(error: RequestError) -> Response:
+    """An error as an HTTP reply; one that says when to come back also closes its connection."""
+    headers = {}
+    if error.retry_after_s is not None:
+        # The next try should open a new connection, which the Service may send to another pod.
+        headers = {"Retry-After": str(error.retry_after_s), "Connection": "close"}
+    return json_response(error_reply(error), error.status, headers)
+
+
+async def on_request_error(_: Request, error: Exception) -> Response:
+    assert isinstance(error, RequestError)
+    return error_response(error)
+
+
+async def on_http_error(request: Request, error: Exception) -> Response:
+    """What the router itself refuses: no such route, or not with this method."""
+    assert isinstance(error, HTTPException)
+    match error.status_code:
+        case 404:
+            message = f"there is no {request.url.path} here; see /openapi.json for what there is"
+        case 405:
+            message = f"{request.url.path} does not take {request.method}"
+        case _:
+            message = str(error.detail)
+    code = {404: "not_found", 405: "method_not_allowed"}.get(error.status_code)
+    body = ErrorBody(message=message, type="invalid_request_error", param=None, code=code)
+    return json_response(ErrorReply(error=body), error.status_code, error.headers)
+
+
+async def on_unexpected_error(request: Request, error: Exception) -> Response:
+    """A mistake of ours: the client learns that it was not theirs, the log gets the traceback."""
+    log.error("request_crashed", path=request.url.path, exc_info=error, next="the client got a 500; others go on")
+    body = ErrorBody(
+        message="the server made a mistake while answering; its log says more",
+        type="server_error",
+        param=None,
+        code="internal_error",
+    )
+    return json_response(ErrorReply(error=body), 500)

@@ -1,0 +1,172 @@
+"""The API port's routes: reads a request, checks it, and hands it to the generation."""
+
+import asyncio
+import time
+import uuid
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from fastapi import FastAPI
+from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import JSONResponse, Response
+from starlette.types import ASGIApp
+
+from tidegate_contract.admin import ServerState
+from tidegate_server.api.admission import Admission
+from tidegate_server.api.body import read_body, unless_client_leaves
+from tidegate_server.api.chat import chat_events, whole_chat
+from tidegate_server.api.completions import completion_events, whole_completion
+from tidegate_server.api.envelope import (
+    error_response,
+    json_response,
+    on_http_error,
+    on_request_error,
+    on_unexpected_error,
+)
+from tidegate_server.api.generation import Generation, Service
+from tidegate_server.api.lifecycle import Lifecycle
+from tidegate_server.api.openapi import describe
+from tidegate_server.api.prompts import chat_prompt, completion_prompts
+from tidegate_server.api.sampling import wanted_by_chat, wanted_by_completion
+from tidegate_server.api.schema import (
+    ChatCompletionRequest,
+    CompletionRequest,
+    GenerationRequest,
+    ModelCard,
+    ModelList,
+    RequestT,
+    decode_request,
+    fields_given,
+)
+from tidegate_server.api.sse import EventStream
+from tidegate_server.api.unsupported import UnknownFields
+from tidegate_server.errors import Overloaded, RequestError, UnknownModel
+from tidegate_server.metrics import ServerMetrics
+from tidegate_server.version import server_version
+
+# Tokenizing less than this takes under a millisecond; more of it would hold up the streams of others.
+LARGE_BODY_BYTES = 16 << 10
+
+
+@dataclass(slots=True)
+class ApiState:
+    """What the routes share; `service` comes when the model is loaded."""
+
+    lifecycle: Lifecycle
+    metrics: ServerMetrics
+    service: Service | None = None
+    unknown_fields: UnknownFields = field(default_factory=UnknownFields)
+
+    def ready_service(self) -> Service:
+        """Raises `Overloaded` while there is none."""
+        if self.service is None:
+            self.lifecycle.check_accepts()
+            raise Overloaded("the model is still loading; try again soon", code="starting")
+        return self.service
+
+
+def build_app(state: ApiState) -> ASGIApp:
+    """The API port's application."""
+    app = FastAPI(title="Tidegate", version=server_version(), docs_url=None, redoc_url=None, redirect_slashes=False)
+    routes = _Routes(state)
+    app.add_api_route("/v1/completions", routes.completions, methods=["POST"], response_model=None)
+    app.add_api_route("/v1/chat/completions", routes.chat_completions, methods=["POST"], response_model=None)
+    app.add_api_route("/v1/models", routes.models, methods=["GET"], response_model=None)
+    app.add_api_route("/v1/models/{model_id:path}", routes.model, methods=["GET"], response_model=None)
+    app.add_api_route("/health", routes.health, methods=["GET"], response_model=None)
+    app.add_api_route("/version", routes.version, methods=["GET"], response_model=None)
+    app.add_exception_handler(RequestError, on_request_error)
+    app.add_exception_handler(HTTPException, on_http_error)
+    app.add_exception_handler(ClientDisconnect, _on_client_left)
+    app.add_exception_handler(Exception, on_unexpected_error)
+    describe(app)
+    return Admission(app, state.lifecycle, state.metrics)
+
+
+class _Routes:
+    def __init__(self, state: ApiState) -> None:
+        self._state = state
+
+    async def completions(self, request: Request) -> Response:
+        wish, generation = await self._prepared(request, CompletionRequest, _completion)
+        created = int(time.time())
+        if wish.stream:
+            return EventStream(completion_events(generation, created, include_usage=_wants_usage(wish)))
+        return json_response(await unless_client_leaves(request, whole_completion(generation, created)))
+
+    async def chat_completions(self, request: Request) -> Response:
+        wish, generation = await self._prepared(request, ChatCompletionRequest, _chat)
+        created = int(time.time())
+        if wish.stream:
+            return EventStream(chat_events(generation, created, include_usage=_wants_usage(wish)))
+        return json_response(await unless_client_leaves(request, whole_chat(generation, created)))
+
+    async def models(self) -> Response:
+        return json_response(ModelList(data=[_card(self._state.ready_service())]))
+
+    async def model(self, model_id: str) -> Response:
+        service = self._state.ready_service()
+        _check_model(model_id, service)
+        return json_response(_card(service))
+
+    async def health(self) -> Response:
+        lifecycle = self._state.lifecycle
+        if lifecycle.state in (ServerState.READY, ServerState.DRAINING):
+            return JSONResponse({"status": "ok"})
+        return error_response(Overloaded(lifecycle.because, code=lifecycle.state.value))
+
+    async def version(self) -> Response:
+        return JSONResponse({"version": server_version()})
+
+    async def _prepared(
+        self, request: Request, kind: type[RequestT], prepare: Callable[[RequestT, Service], Generation]
+    ) -> tuple[RequestT, Generation]:
+        """A request read and checked; what is wrong with it counts as refused."""
+        service = self._state.ready_service()
+        body = await read_body(request)
+
+        def prepared() -> tuple[RequestT, Generation]:
+            wish = decode_request(body, kind)
+            self._state.unknown_fields.check(fields_given(body), kind)
+            if wish.model is not None:
+                _check_model(wish.model, service)
+            return wish, prepare(wish, service)
+
+        try:
+            return prepared() if len(body) < LARGE_BODY_BYTES else await asyncio.to_thread(prepared)
+        except RequestError:
+            self._state.metrics.request_refused()
+            raise
+
+
+def _completion(wish: CompletionRequest, service: Service) -> Generation:
+    prompts = completion_prompts(wish, service.tokenizer, service.limits)
+    wanted = wanted_by_completion(wish, len(prompts), service.limits)
+    return Generation(f"cmpl-{uuid.uuid4().hex}", service, prompts, wanted)
+
+
+def _chat(wish: ChatCompletionRequest, service: Service) -> Generation:
+    prompt = chat_prompt(wish, service.template, service.tokenizer, service.limits)
+    return Generation(f"chatcmpl-{uuid.uuid4().hex}", service, [prompt], wanted_by_chat(wish, service.limits))
+
+
+def _check_model(name: str, service: Service) -> None:
+    if name != service.model_name:
+        raise UnknownModel(
+            f"the model {name!r} does not exist here; this server serves {service.model_name!r}",
+            param="model",
+            code="model_not_found",
+        )
+
+
+def _card(service: Service) -> ModelCard:
+    return ModelCard(id=service.model_name, created=service.created, max_model_len=service.limits.max_tokens)
+
+
+def _wants_usage(wish: GenerationRequest) -> bool:
+    return wish.stream_options is not None and bool(wish.stream_options.include_usage)
+
+
+async def _on_client_left(_: Request, __: Exception) -> Response:
+    return Response(status_code=499)  # nobody reads it; nginx' number for this end

@@ -1,0 +1,228 @@
+"""Instruments: every metric of the contract, zero from the first scrape."""
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+
+from prometheus_client import CollectorRegistry, Counter, Histogram, disable_created_metrics, generate_latest
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
+from prometheus_client.registry import Collector
+
+from tidegate_contract import metric_names as names
+from tidegate_contract.admin import ServerState
+from tidegate_contract.metric_names import Metric, MetricKind
+from tidegate_server.engine.messages import FinishReason
+from tidegate_server.engine.snapshot import EngineSnapshot
+
+CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+
+# `_created` series would double the number of counters and are not in the contract.
+disable_created_metrics()  # type: ignore[no-untyped-call]  # prometheus_client leaves this function untyped
+
+
+@dataclass(frozen=True, slots=True)
+class BuildFacts:
+    """What is running; known in full once the engine is ready."""
+
+    version: str
+    device: str = ""
+    dtype: str = ""
+    kernels: str = ""
+    block_size: int = 0
+    num_kv_blocks: int = 0
+    prefix_caching: bool = True
+
+
+class ServerMetrics:
+    """All of one pod's metrics.
+
+    Histograms and the counters of requests are fed by the API; everything the engine counts is read from its heartbeat
+    when a scrape comes.
+    """
+
+    def __init__(
+        self,
+        model_name: str,
+        snapshot: Callable[[], EngineSnapshot],
+        state: Callable[[], ServerState],
+        facts: Callable[[], BuildFacts],
+    ) -> None:
+        self._registry = CollectorRegistry(auto_describe=False)
+        self._registry.register(_EngineCollector(model_name, snapshot, state, facts))
+        self._model_name = model_name
+
+        self.step_time = self._histogram(names.STEP_TIME)
+        self.queue_time = self._histogram(names.QUEUE_TIME, names.VLLM_QUEUE_TIME)
+        self.ttft = self._histogram(names.TTFT, names.VLLM_TTFT)
+        self.itl = self._histogram(names.ITL, names.VLLM_ITL)
+        self.tpot = self._histogram(names.TPOT)
+        self.e2e = self._histogram(names.E2E_LATENCY, names.VLLM_E2E_LATENCY)
+        self.prompt_length = self._histogram(names.PROMPT_LENGTH)
+        self.output_length = self._histogram(names.OUTPUT_LENGTH)
+
+        self.prompt_tokens = self._counter(names.PROMPT_TOKENS, names.VLLM_PROMPT_TOKENS)
+        self.output_tokens = self._counter(names.OUTPUT_TOKENS, names.VLLM_GENERATION_TOKENS)
+        requests = self._labelled_counter(names.REQUESTS, names.OUTCOMES)
+        succeeded = self._labelled_counter(names.VLLM_REQUEST_SUCCESS, names.FINISHED_REASONS)
+        self._ended: Mapping[str, tuple[Counter, ...]] = {
+            outcome: tuple(counters[outcome] for counters in (requests, succeeded) if outcome in counters)
+            for outcome in names.OUTCOMES
+        }
+
+    def request_ended(self, outcome: str) -> None:
+        """Count one request; `outcome` is one of the contract's OUTCOMES."""
+        for counter in self._ended[outcome]:
+            counter.inc()
+
+    def request_refused(self) -> None:
+        self.request_ended("refused")
+
+    def exposition(self) -> bytes:
+        """One scrape in Prometheus' text format."""
+        return generate_latest(self._registry)
+
+    def _histogram(self, *metrics: Metric) -> "_Each":
+        return _Each(
+            tuple(
+                Histogram(m.name, m.help, m.labels, registry=self._registry, buckets=m.buckets).labels(self._model_name)
+                for m in metrics
+            )
+        )
+
+    def _counter(self, *metrics: Metric) -> "_Each":
+        return _Each(
+            tuple(Counter(m.name, m.help, m.labels, registry=self._registry).labels(self._model_name) for m in metrics)
+        )
+
+    def _labelled_counter(self, metric: Metric, values: tuple[str, ...]) -> Mapping[str, Counter]:
+        counter = Counter(metric.name, metric.help, metric.labels, registry=self._registry)
+        return {value: counter.labels(self._model_name, value) for value in values}
+
+
+class _Each:
+    """The same measurement under every name that it has."""
+
+    def __init__(self, instruments: tuple[Histogram | Counter, ...]) -> None:
+        self._instruments = instruments
+
+    def observe(self, value: float) -> None:
+        for instrument in self._instruments:
+            assert isinstance(instrument, Histogram)
+            instrument.observe(value)
+
+    def inc(self, amount: int) -> None:
+        for instrument in self._instruments:
+            assert isinstance(instrument, Counter)
+            instrument.inc(amount)
+
+
+class RequestMeter:
+    """Measures one engine request from arrival to end. Times are CLOCK_MONOTONIC seconds, passed in."""
+
+    def __init__(self, metrics: ServerMetrics, num_prompt_tokens: int, arrived_s: float) -> None:
+        self._metrics = metrics
+        self._arrived_s = arrived_s
+        self._first_s: float | None = None
+        self._last_s = arrived_s
+        self._num_tokens = 0
+        self._ended = False
+        metrics.prompt_tokens.inc(num_prompt_tokens)
+        metrics.prompt_length.observe(num_prompt_tokens)
+
+    def queued(self, queue_time_s: float) -> None:
+        self._metrics.queue_time.observe(queue_time_s)
+
+    def tokens(self, num_tokens: int, now_s: float) -> None:
+        """So many tokens were sent at once: the first of them waited, the others came with it."""
+        if num_tokens == 0:
+            return
+        if self._first_s is None:
+            self._first_s = now_s
+            self._metrics.ttft.observe(now_s - self._arrived_s)
+        else:
+            self._metrics.itl.observe(now_s - self._last_s)
+        for _ in range(num_tokens - 1):
+            self._metrics.itl.observe(0.0)
+        self._last_s = now_s
+        self._num_tokens += num_tokens
+        self._metrics.output_tokens.inc(num_tokens)
+
+    def ended(self, outcome: str, now_s: float) -> None:
+        """The request is over; only the first call counts."""
+        if self._ended:
+            return
+        self._ended = True
+        self._metrics.request_ended(outcome)
+        self._metrics.output_length.observe(self._num_tokens)
+        if outcome in (FinishReason.STOP.value, FinishReason.LENGTH.value):
+            self._metrics.e2e.observe(now_s - self._arrived_s)
+            if self._first_s is not None and self._num_tokens > 1:
+                self._metrics.tpot.observe((self._last_s - self._first_s) / (self._num_tokens - 1))
+
+
+class _EngineCollector(Collector):
+    """Reads the engine's heartbeat at scrape time."""
+
+    def __init__(
+        self,
+        model_name: str,
+        snapshot: Callable[[], EngineSnapshot],
+        state: Callable[[], ServerState],
+        facts: Callable[[], BuildFacts],
+    ) -> None:
+        self._model_name = model_name
+        self._snapshot = snapshot
+        self._state = state
+        self._facts = facts
+
+    def collect(self) -> Iterator[CounterMetricFamily | GaugeMetricFamily]:
+        seen = self._snapshot()
+        for metric, value in _readings(seen):
+            yield self._family(metric, ((self._model_name,), value))
+        yield self._family(names.PREEMPTIONS, ((self._model_name, "recompute"), seen.num_preemptions))
+        state = self._state()
+        yield self._family(
+            names.SERVER_STATE,
+            *(((self._model_name, each.value), 1 if each is state else 0) for each in ServerState),
+        )
+        yield from self._facts_families()
+
+    def _facts_families(self) -> Iterator[GaugeMetricFamily | CounterMetricFamily]:
+        facts = self._facts()
+        yield self._family(
+            names.BUILD_INFO, ((self._model_name, facts.version, facts.device, facts.dtype, facts.kernels), 1)
+        )
+        cache = (str(facts.block_size), str(facts.num_kv_blocks), str(facts.prefix_caching), facts.dtype)
+        yield self._family(names.VLLM_CACHE_CONFIG_INFO, ((self._model_name, *cache), 1))
+
+    @staticmethod
+    def _family(metric: Metric, *samples: tuple[tuple[str, ...], float]) -> CounterMetricFamily | GaugeMetricFamily:
+        kind = CounterMetricFamily if metric.kind is MetricKind.COUNTER else GaugeMetricFamily
+        family: CounterMetricFamily | GaugeMetricFamily = kind(metric.name, metric.help, labels=metric.labels)
+        for labels, value in samples:
+            family.add_metric(labels, value)
+        return family
+
+
+def _readings(seen: EngineSnapshot) -> tuple[tuple[Metric, float], ...]:
+    """What the heartbeat says, under each name that it has."""
+    usage = seen.kv_blocks_live / seen.kv_blocks_total if seen.kv_blocks_total else 0.0
+    return (
+        (names.REQUESTS_RUNNING, seen.num_running),
+        (names.VLLM_REQUESTS_RUNNING, seen.num_running),
+        (names.REQUESTS_WAITING, seen.num_waiting),
+        (names.VLLM_REQUESTS_WAITING, seen.num_waiting),
+        (names.WAITING_PROMPT_TOKENS, seen.waiting_prompt_tokens),
+        (names.KV_BLOCKS_TOTAL, seen.kv_blocks_total),
+        (names.KV_BLOCKS_FREE, seen.kv_blocks_free),
+        (names.KV_BLOCKS_LIVE, seen.kv_blocks_live),
+        (names.KV_BLOCKS_CACHED, seen.kv_blocks_cached),
+        (names.KV_BLOCKS_PENDING, seen.kv_blocks_pending),
+        (names.KV_USAGE_RATIO, usage),
+        (names.VLLM_KV_CACHE_USAGE, usage),
+        (names.VLLM_PREEMPTIONS, seen.num_preemptions),
+        (names.PREFIX_CACHE_QUERY_TOKENS, seen.prefix_query_tokens),
+        (names.VLLM_PREFIX_CACHE_QUERIES, seen.prefix_query_tokens),
+        (names.PREFIX_CACHE_HIT_TOKENS, seen.prefix_hit_tokens),
+        (names.VLLM_PREFIX_CACHE_HITS, seen.prefix_hit_tokens),
+        (names.STEPS, seen.step),
+    )
