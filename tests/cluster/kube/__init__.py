@@ -1,0 +1,1 @@
+"""A real Kubernetes on one bare Linux machine, for tests and for the demo; standard library only."""

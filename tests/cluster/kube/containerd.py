@@ -1,0 +1,58 @@
+"""What we ask of a node's containerd, through its own client `ctr`."""
+
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+from typing import IO
+
+from tests.cluster.kube.errors import ClusterError
+from tests.cluster.kube.shell import last_line, run, succeeds
+
+NAMESPACE = "k8s.io"  # where the kubelet's images and containers are
+
+
+class Containerd:
+    """One node's containerd."""
+
+    def __init__(self, socket: Path) -> None:
+        self._ctr = ["ctr", "--address", str(socket), "--namespace", NAMESPACE]
+
+    def answers(self) -> bool:
+        return succeeds([*self._ctr, "version"])
+
+    def image_names(self) -> list[str]:
+        return run([*self._ctr, "images", "list", "--quiet"]).split()
+
+    def blob_digests(self) -> set[str]:
+        """Everything that it has stored by content: manifests, configs and layers."""
+        return set(run([*self._ctr, "content", "list", "--quiet"]).split())
+
+    def import_archive(self, write_archive: Callable[[IO[bytes]], None]) -> None:
+        """Stream an OCI archive into the image store and unpack its layers.
+
+        Raises:
+            ClusterError: containerd refused it.
+        """
+        argv = [*self._ctr, "images", "import", "-"]
+        with subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.STDOUT) as process:
+            assert process.stdin is not None
+            assert process.stdout is not None
+            try:
+                write_archive(process.stdin)
+                process.stdin.close()
+            except BrokenPipeError:
+                pass  # it gave up early; its own words say why
+            words = process.stdout.read().decode(errors="replace")
+        if process.returncode != 0:
+            raise ClusterError(f"containerd did not take the image: {last_line(words)}")
+
+    def remove_images(self, names: list[str]) -> None:
+        if names:
+            run([*self._ctr, "images", "remove", "--sync", *names])
+
+    def remove_containers(self) -> None:
+        """End every container, so that the image store can serve the next cluster without a trace of this one."""
+        containers = run([*self._ctr, "containers", "list", "--quiet"]).split()
+        if containers:
+            succeeds([*self._ctr, "tasks", "delete", "--force", *containers])
+            succeeds([*self._ctr, "containers", "delete", *containers])

@@ -1,0 +1,50 @@
+"""The product's two images, built from the Dockerfile at the root of the repository."""
+
+import os
+import ssl
+from pathlib import Path
+
+from tests.cluster.kube import packages
+from tests.cluster.kube.base_image import ensure_base_image
+from tests.cluster.kube.buildah import Buildah
+from tests.cluster.kube.console import stage
+from tests.cluster.kube.errors import ClusterError
+from tests.cluster.kube.lock import exclusive
+from tests.cluster.kube.paths import REPOSITORY, cache_root, require_disk
+
+TARGETS = ("operator", "server")
+# What building and loading cost at most, in GB: the unpacked layers, once in the build store, once as a layout, and
+# once more on the node.
+_DISK_GB = {"operator": 2.0, "server": 22.0}
+
+
+def image_name(target: str) -> str:
+    """The full name; in a pod it may be written `tidegate/server:dev`."""
+    return f"docker.io/tidegate/{target}:dev"
+
+
+def image_store() -> Buildah:
+    return Buildah(cache_root() / "buildah")
+
+
+def build(target: str) -> str:
+    """Build one image and return its name; with nothing changed it takes seconds."""
+    if os.geteuid() != 0:
+        raise ClusterError("building images needs root: run as root")
+    packages.ensure(packages.FOR_IMAGES)
+    buildah = image_store()
+    name = image_name(target)
+    with exclusive(cache_root() / "buildah.lock", "building images"):
+        if not buildah.has_image(name):
+            require_disk(cache_root(), _DISK_GB[target], f"the image {name}")
+        ensure_base_image(buildah)
+        with stage(f"building {name}"):
+            buildah.build(REPOSITORY, target, name, host_certificates(), cache_root() / "logs" / f"image-{target}.log")
+        buildah.prune()
+    return name
+
+
+def host_certificates() -> Path | None:
+    """This host's certificate authorities: behind a proxy that re-signs, downloads in the build must trust it too."""
+    found = os.environ.get("SSL_CERT_FILE") or ssl.get_default_verify_paths().cafile
+    return Path(found) if found and Path(found).exists() else None

@@ -1,0 +1,83 @@
+"""Put a built image on the nodes, moving only what a node does not have."""
+
+import json
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from tests.cluster.kube import oci_archive
+from tests.cluster.kube.containerd import Containerd
+from tests.cluster.kube.image_build import image_store
+from tests.cluster.kube.lock import exclusive
+from tests.cluster.kube.node_config import node_files
+from tests.cluster.kube.paths import ClusterPaths, cache_root
+from tests.cluster.kube.spec import ClusterSpec
+
+
+@dataclass(frozen=True, slots=True)
+class LayoutImage:
+    """One image of an OCI layout folder: its manifest's descriptor, and the digests of all its blobs."""
+
+    manifest: dict[str, Any]
+    blobs: tuple[str, ...]
+
+
+def read_layout(layout: Path, name: str) -> LayoutImage:
+    """Find an image in a layout by its name."""
+    index = json.loads((layout / "index.json").read_text(encoding="utf-8"))
+    found = next(
+        entry
+        for entry in index["manifests"]
+        if entry.get("annotations", {}).get("org.opencontainers.image.ref.name") == name
+    )
+    descriptor = {key: found[key] for key in ("mediaType", "digest", "size")}
+    manifest = json.loads(blob_path(layout, descriptor["digest"]).read_text(encoding="utf-8"))
+    parts = [layer["digest"] for layer in manifest["layers"]] + [manifest["config"]["digest"], descriptor["digest"]]
+    return LayoutImage(descriptor, tuple(dict.fromkeys(parts)))
+
+
+def blob_path(layout: Path, digest: str) -> Path:
+    return layout / "blobs" / "sha256" / digest.removeprefix("sha256:")
+
+
+def load(spec: ClusterSpec, paths: ClusterPaths, name: str) -> None:
+    """Bring an image from the build store to every node of a cluster."""
+    layout = cache_root() / "layout"
+    with exclusive(cache_root() / "buildah.lock", "building images"):
+        image_store().push_to_layout(name, layout)
+        image = read_layout(layout, name)
+        for index in spec.node_indexes:
+            files = node_files(paths, index)
+            _load_on_node(Containerd(files.socket), files.image_store, layout, image, name)
+        _prune(layout)
+
+
+def _load_on_node(containerd: Containerd, store: Path, layout: Path, image: LayoutImage, name: str) -> None:
+    present = containerd.blob_digests()
+    missing = [digest for digest in image.blobs if digest not in present]
+    blobs = [(digest, blob_path(layout, digest)) for digest in missing]
+    index = oci_archive.image_index(image.manifest, name)
+    containerd.import_archive(lambda out: oci_archive.write_archive(out, index, blobs))
+    share_blobs(layout, store / "io.containerd.content.v1.content", missing)
+
+
+def share_blobs(layout: Path, content_store: Path, digests: list[str]) -> None:
+    """Keep one copy of a blob on disk for all stores: they are named by their content and never change."""
+    for digest in digests:
+        own, ours = blob_path(content_store, digest), blob_path(layout, digest)
+        if own.exists() and not own.samefile(ours):
+            link = own.with_name(own.name + ".link")
+            link.unlink(missing_ok=True)
+            os.link(ours, link)
+            link.replace(own)
+
+
+def _prune(layout: Path) -> None:
+    """Drop the layout's blobs that no image names any more; the nodes' own links keep what they need."""
+    index = json.loads((layout / "index.json").read_text(encoding="utf-8"))
+    names = [entry["annotations"]["org.opencontainers.image.ref.name"] for entry in index["manifests"]]
+    needed = {digest for name in names for digest in read_layout(layout, name).blobs}
+    for blob in (layout / "blobs" / "sha256").iterdir():
+        if f"sha256:{blob.name}" not in needed:
+            blob.unlink()
