@@ -1,0 +1,164 @@
+"""`python -m tidegate_bench`: measure one endpoint, compare servers, or prepare what a comparison needs."""
+
+import argparse
+import asyncio
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+
+from tidegate_bench import export_model
+from tidegate_bench.compare import Plan, compare, measure_workload
+from tidegate_bench.comparison import Comparison
+from tidegate_bench.launch import BenchError, Server
+from tidegate_bench.machine import describe_machine
+from tidegate_bench.peers.llama_server import LlamaServer
+from tidegate_bench.peers.openvino_genai import OpenvinoGenai
+from tidegate_bench.peers.tidegate import Tidegate
+from tidegate_bench.peers.vllm_cpu import VllmCpu
+from tidegate_bench.report import to_json, to_markdown
+from tidegate_bench.target import HttpTarget, first_model
+from tidegate_bench.venv import cache_folder
+from tidegate_bench.workloads import DESCRIPTIONS, FULL, QUICK, build_workload
+
+DEFAULT_MODEL = "smollm2-135m-instruct"
+
+SERVERS: Mapping[str, Callable[[argparse.Namespace], Server]] = {
+    "tidegate": lambda arguments: Tidegate(tuple(arguments.tidegate_arg)),
+    "vllm-cpu": lambda arguments: VllmCpu(tuple(arguments.peer_arg)),
+    "openvino-genai": lambda arguments: OpenvinoGenai(),
+    "llama-server": lambda arguments: LlamaServer(
+        arguments.llama_server, arguments.llama_gguf, tuple(arguments.peer_arg)
+    ),
+}
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run one command.
+
+    Returns:
+        The exit status: 0, or 1 when it could not be done or a request failed.
+    """
+    parsed = _parser().parse_args(arguments)
+    try:
+        return int(parsed.command(parsed))
+    except BenchError as error:
+        sys.stderr.write(f"tidegate_bench: {error}\n")
+        return 1
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="tidegate_bench", description=__doc__)
+    commands = parser.add_subparsers(required=True, metavar="COMMAND")
+
+    run = commands.add_parser("run", help="measure an endpoint that is running already")
+    run.add_argument("url", help="its base URL, such as http://127.0.0.1:8000")
+    run.add_argument("--served-model", help="the model to ask for (default: the first it lists)")
+    run.add_argument("--vocab-size", type=int, default=49152, help="prompts are token ids below it")
+    _add_measuring_arguments(run)
+    run.set_defaults(command=_run)
+
+    versus = commands.add_parser("compare", help="start servers in turn on this machine and measure each")
+    versus.add_argument("--peer", action="append", default=[], choices=[name for name in SERVERS if name != "tidegate"])
+    versus.add_argument("--without-tidegate", action="store_true", help="measure the peers only")
+    versus.add_argument("--model", type=Path, help="a folder of safetensors (default: the embedded model, exported)")
+    versus.add_argument("--dtype", default="float32", choices=["float32", "bfloat16"])
+    versus.add_argument("--turns", type=int, default=1, help="starts of each server: 2 gives A B A B")
+    versus.add_argument("--tidegate-arg", action="append", default=[], help="one more argument for `tidegate serve`")
+    versus.add_argument("--peer-arg", action="append", default=[], help="one more argument for the peer's server")
+    versus.add_argument("--llama-server", type=Path, default=Path("llama-server"), help="the built binary")
+    versus.add_argument("--llama-gguf", type=Path, default=Path("model.gguf"), help="the file it serves")
+    _add_measuring_arguments(versus)
+    versus.set_defaults(command=_compare)
+
+    export = commands.add_parser("export-model", help="write a GGUF model as a folder of safetensors")
+    export_model.add_arguments(export)
+    export.set_defaults(command=_export)
+    return parser
+
+
+def _add_measuring_arguments(parser: argparse.ArgumentParser) -> None:
+    known = "; ".join(f"{name}: {text}" for name, text in DESCRIPTIONS.items())
+    parser.add_argument("--workloads", type=_workload_names, default=("W1", "W4"), help=f"comma-separated. {known}")
+    parser.add_argument("--repeats", type=int, default=3, help="of each workload; medians are reported")
+    parser.add_argument("--quick", action="store_true", help="a quarter of the requests, to see that all works")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--output", type=Path, help="the JSON file (default: in the cache folder)")
+
+
+def _workload_names(text: str) -> tuple[str, ...]:
+    names = tuple(word.strip() for word in text.split(",") if word.strip())
+    unknown = [name for name in names if name not in DESCRIPTIONS]
+    if unknown or not names:
+        raise argparse.ArgumentTypeError(f"{text!r}: choose from {','.join(DESCRIPTIONS)}")
+    return names
+
+
+def _run(arguments: argparse.Namespace) -> int:
+    return _report(asyncio.run(_measure_endpoint(arguments)), arguments)
+
+
+async def _measure_endpoint(arguments: argparse.Namespace) -> Comparison:
+    machine = describe_machine()
+    model = arguments.served_model or await first_model(arguments.url)
+    target = HttpTarget(arguments.url, model)
+    scale = QUICK if arguments.quick else FULL
+    runs = []
+    for name in arguments.workloads:
+        for repeat in range(arguments.repeats):
+            workload = build_workload(name, scale, seed=arguments.seed, repeat=repeat, vocab_size=arguments.vocab_size)
+            runs.append(await measure_workload(target, workload, arguments.url, 0, repeat, machine.num_cpus, None))
+    return Comparison(_now(), model, "as served", machine, None, (), (), tuple(runs))
+
+
+def _compare(arguments: argparse.Namespace) -> int:
+    names = [*([] if arguments.without_tidegate else ["tidegate"]), *arguments.peer]
+    if not names:
+        raise BenchError("nothing to measure: leave out --without-tidegate or add --peer")
+    plan = Plan(
+        servers=tuple(SERVERS[name](arguments) for name in names),
+        workloads=arguments.workloads,
+        model=arguments.model or _embedded_model(arguments.dtype),
+        dtype=arguments.dtype,
+        scale=QUICK if arguments.quick else FULL,
+        repeats=arguments.repeats,
+        turns=arguments.turns,
+        seed=arguments.seed,
+        log_folder=cache_folder() / "logs",
+    )
+    return _report(asyncio.run(compare(plan, _say)), arguments)
+
+
+def _embedded_model(dtype: str) -> Path:
+    folder = cache_folder() / "models" / f"{DEFAULT_MODEL}-{dtype}"
+    return export_model.export_model(export_model.builtin_gguf, folder, dtype)
+
+
+def _export(arguments: argparse.Namespace) -> int:
+    gguf = arguments.gguf
+    find = (lambda: gguf) if gguf is not None else export_model.builtin_gguf
+    _say(f"exported to {export_model.export_model(find, arguments.folder, arguments.dtype)}")
+    return 0
+
+
+def _report(comparison: Comparison, arguments: argparse.Namespace) -> int:
+    stamp = comparison.date.replace(":", "").replace("+0000", "Z")
+    output = arguments.output or cache_folder() / "results" / f"{stamp}.json"
+    output.parent.mkdir(parents=True, exist_ok=True)
+    output.write_text(to_json(comparison))
+    sys.stdout.write(to_markdown(comparison))
+    _say(f"written to {output}")
+    return 1 if any(run.summary.num_failed for run in comparison.runs) else 0
+
+
+def _now() -> str:
+    return datetime.now(UTC).isoformat(timespec="seconds")
+
+
+def _say(line: str) -> None:
+    sys.stderr.write(line + "\n")
+    sys.stderr.flush()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,45 @@
+"""Tidegate itself, from the environment that runs the benchmark."""
+
+import importlib.util
+import sys
+from importlib.metadata import version
+from pathlib import Path
+
+from tidegate_bench.launch import SERVED_NAME, BenchError, Launch, ServerOptions
+
+BLOCK_SIZE = 16
+
+
+class Tidegate:
+    """`tidegate serve`."""
+
+    name = "tidegate"
+
+    def __init__(self, extra_arguments: tuple[str, ...] = ()) -> None:
+        self._extra_arguments = extra_arguments
+
+    def install(self, model: Path, dtype: str) -> str:
+        if importlib.util.find_spec("tidegate_server") is None:
+            raise BenchError("tidegate's server is not installed in this environment: run `make install`")
+        return version("tidegate")
+
+    def launch(self, options: ServerOptions) -> Launch:
+        arguments = {
+            "--model": str(options.model),
+            "--served-model-name": SERVED_NAME,
+            "--host": "127.0.0.1",
+            "--port": str(options.port),
+            "--ops-port": str(options.ops_port),
+            "--device": "cpu",
+            "--dtype": options.dtype,
+            "--max-model-len": str(options.max_model_len),
+            "--block-size": str(BLOCK_SIZE),
+            "--num-kv-blocks": str(num_blocks(options.kv_tokens, BLOCK_SIZE)),
+        }
+        flat = [word for pair in arguments.items() for word in pair]
+        return Launch(argv=(sys.executable, "-m", "tidegate_server", "serve", *flat, *self._extra_arguments))
+
+
+def num_blocks(kv_tokens: int, block_size: int) -> int:
+    """Blocks that hold `kv_tokens`, and the null block that padding points to."""
+    return -(-kv_tokens // block_size) + 1
