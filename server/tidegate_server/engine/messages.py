@@ -1,13 +1,13 @@
 """What the API process and the engine process say to each other; encoded with msgspec, one message a step."""
 
-from enum import Enum
+from enum import StrEnum
 
 import msgspec
 
 from tidegate_server.engine.sampling_params import SamplingParams
 
 
-class FinishReason(str, Enum):
+class FinishReason(StrEnum):
     """Why a request ended, in OpenAI's words where it has one."""
 
     STOP = "stop"  # an end token, or (decided by the API process) a stop string

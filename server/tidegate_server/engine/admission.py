@@ -1,0 +1,49 @@
+"""Which requests are refused at the door because they could never run."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from tidegate_server.engine.sampling_params import SamplingParams
+
+
+@dataclass(frozen=True, slots=True)
+class Capacity:
+    """What one request can have when it has the engine to itself."""
+
+    max_model_len: int  # tokens, prompt and output together
+    num_kv_blocks: int
+    block_size: int
+    vocab_size: int
+
+    @property
+    def num_kv_tokens(self) -> int:
+        return self.num_kv_blocks * self.block_size
+
+    @property
+    def max_total_tokens(self) -> int:
+        """Most tokens, prompt and output together, of any request: the context, or the pool where that is smaller."""
+        return min(self.max_model_len, self.num_kv_tokens)
+
+
+def refusal(prompt_token_ids: Sequence[int], sampling: SamplingParams, capacity: Capacity) -> str | None:
+    """Why this request can never run, in words for its sender; None when it can."""
+    num_prompt_tokens = len(prompt_token_ids)
+    if num_prompt_tokens == 0:
+        return "The prompt has no tokens; send at least one."
+    if sampling.max_tokens < 1:
+        return f"max_tokens is {sampling.max_tokens}; ask for at least 1."
+    if num_prompt_tokens + 1 > capacity.max_model_len:
+        return (
+            f"The prompt has {num_prompt_tokens} tokens and leaves no room for an output token: the model's context "
+            f"holds {capacity.max_model_len} tokens. Shorten the prompt."
+        )
+    if num_prompt_tokens + 1 > capacity.num_kv_tokens:
+        return (
+            f"The prompt has {num_prompt_tokens} tokens and leaves no room for an output token: this server's KV cache "
+            f"holds {capacity.num_kv_tokens} tokens. Shorten the prompt, or start the server with more KV memory."
+        )
+    lowest, highest = min(prompt_token_ids), max(prompt_token_ids)
+    if lowest < 0 or highest >= capacity.vocab_size:
+        wrong = lowest if lowest < 0 else highest
+        return f"The prompt holds token id {wrong}; this model's are 0 to {capacity.vocab_size - 1}."
+    return None

@@ -1,0 +1,136 @@
+"""Free and lent KV blocks: who holds a block is a count here, and every block is in exactly one state."""
+
+from collections import OrderedDict, deque
+from collections.abc import Callable, Iterable
+from typing import Final
+
+NULL_BLOCK: Final = 0  # padding points to it; never lent, never counted
+
+
+class OutOfBlocks(Exception):
+    """More blocks were asked for than are free or cached; the caller should have looked first."""
+
+
+def _ignore_reuse(block: int) -> None:
+    """Stands in for a prefix cache where there is none."""
+
+
+class BlockPool:
+    """Lends KV blocks 1 to `num_blocks`.
+
+    A block is *free* (no content), *live* (somebody holds it), *cached* (nobody holds it, its content is known and may
+    be shared again) or *pending* (nobody holds it, but a step in flight may still touch it). After every call
+    `num_free + num_live + num_cached + num_pending == num_total`. Every call costs O(1) for each block it names.
+
+    Args:
+        on_reuse: told each cached block that is about to be lent for new content.
+    """
+
+    def __init__(self, num_blocks: int, on_reuse: Callable[[int], None] = _ignore_reuse) -> None:
+        self._num_total = num_blocks
+        self._on_reuse = on_reuse
+        self._free = list(range(num_blocks, 0, -1))  # a stack: the block freed last is the warmest
+        self._num_holders = [0] * (num_blocks + 1)
+        self._is_known = [False] * (num_blocks + 1)
+        self._cached: OrderedDict[int, None] = OrderedDict()  # least recently used first
+        self._fence_of: dict[int, int] = {}  # pending blocks: the last step that may touch them
+        self._fenced: deque[tuple[int, int]] = deque()  # (step, block) in order; stale where `_fence_of` differs
+        self._num_live = 0
+
+    @property
+    def num_total(self) -> int:
+        return self._num_total
+
+    @property
+    def num_free(self) -> int:
+        return len(self._free)
+
+    @property
+    def num_live(self) -> int:
+        return self._num_live
+
+    @property
+    def num_cached(self) -> int:
+        return len(self._cached)
+
+    @property
+    def num_pending(self) -> int:
+        return len(self._fence_of)
+
+    @property
+    def num_available(self) -> int:
+        """Blocks that `take` can give: free ones and cached ones."""
+        return len(self._free) + len(self._cached)
+
+    def is_cached(self, block: int) -> bool:
+        return block in self._cached
+
+    def num_holders(self, block: int) -> int:
+        return self._num_holders[block]
+
+    def take(self, count: int) -> list[int]:
+        """Lend `count` blocks for new content: free ones first, then the cached ones used least recently.
+
+        Raises:
+            OutOfBlocks: fewer are available; nothing was lent.
+        """
+        if count > self.num_available:
+            raise OutOfBlocks(f"{count} blocks wanted, {self.num_available} available of {self._num_total}")
+        taken = [self._free.pop() if self._free else self._evict() for _ in range(count)]
+        for block in taken:
+            self._num_holders[block] = 1
+        self._num_live += count
+        return taken
+
+    def share(self, blocks: Iterable[int]) -> None:
+        """Add a holder to each of these blocks, whose content is known."""
+        for block in blocks:
+            assert self._is_known[block], f"block {block} has no known content to share"
+            if self._num_holders[block] == 0:
+                self._cached.pop(block, None)
+                self._fence_of.pop(block, None)
+                self._num_live += 1
+            self._num_holders[block] += 1
+
+    def mark_known(self, block: int) -> None:
+        """Say that a live block's content is complete and findable, so that it is cached once nobody holds it."""
+        assert self._num_holders[block] > 0, f"block {block} is not lent"
+        self._is_known[block] = True
+
+    def release(self, blocks: Iterable[int], fence: int | None = None) -> None:
+        """Take one holder off each of these blocks, in the order in which they should be used again.
+
+        Args:
+            fence: the last step in flight that may touch the blocks; None when there is none.
+        """
+        for block in blocks:
+            assert self._num_holders[block] > 0, f"block {block} is not lent"
+            self._num_holders[block] -= 1
+            if self._num_holders[block] > 0:
+                continue
+            self._num_live -= 1
+            if fence is None:
+                self._settle(block)
+            else:
+                self._fence_of[block] = fence
+                self._fenced.append((fence, block))
+
+    def retire(self, step: int) -> None:
+        """Settle the blocks that only steps up to `step` could still touch."""
+        while self._fenced and self._fenced[0][0] <= step:
+            fence, block = self._fenced.popleft()
+            if self._fence_of.get(block) == fence:  # else it was shared meanwhile, and perhaps fenced anew
+                del self._fence_of[block]
+                self._settle(block)
+
+    def _settle(self, block: int) -> None:
+        if self._is_known[block]:
+            self._cached[block] = None
+        else:
+            self._free.append(block)
+
+    def _evict(self) -> int:
+        block, _ = self._cached.popitem(last=False)
+        self._is_known[block] = False
+        self._on_reuse(block)
+        return block

@@ -1,0 +1,132 @@
+"""The step loop, and the process that it runs in: `python -m tidegate_server.engine.loop`."""
+
+import contextlib
+import gc
+import os
+import signal
+import sys
+import threading
+import time
+from typing import Final
+
+import structlog
+
+from tidegate_contract.admin import ServerState
+from tidegate_server.engine.batch import LoadedRunner
+from tidegate_server.engine.channel import Channel, SocketChannel
+from tidegate_server.engine.core import Engine, one_line
+from tidegate_server.engine.heartbeat import HeartbeatPage
+from tidegate_server.engine.launch import EngineLaunch, read_launch
+from tidegate_server.engine.messages import EngineFailed, EngineReady, EngineStopped, Shutdown
+from tidegate_server.engine.snapshot import EngineSnapshot
+from tidegate_server.errors import StartError
+
+log: structlog.stdlib.BoundLogger = structlog.get_logger(__name__)
+
+# An idle engine wakes so often to say that it is alive.
+IDLE_TICK_S: Final = 0.5
+
+EXIT_OK: Final = 0
+EXIT_FAILED: Final = 1  # an EngineFailed went out before
+EXIT_ORPHANED: Final = 2
+
+
+def serve(engine: Engine, channel: Channel, heartbeat: HeartbeatPage) -> None:
+    """Step until `Shutdown` arrives; requests that are unfinished then end with `abort`."""
+    heartbeat.write(engine.snapshot())
+    idle = not engine.has_work
+    while True:
+        for command in channel.receive(IDLE_TICK_S if idle else 0.0):
+            if isinstance(command, Shutdown):
+                engine.abort_all("the server shuts down")
+                last = engine.step()
+                if last is not None:
+                    channel.send(last)
+                heartbeat.write(engine.snapshot())
+                channel.send(EngineStopped())
+                return
+            engine.apply(command)
+        output = engine.step()
+        # Chunks of a prompt that drew no token are told too: metrics count every step.
+        if output is not None:
+            channel.send(output)
+        idle = output is None
+        heartbeat.write(engine.snapshot())
+
+
+def start_and_serve(launch: EngineLaunch, channel: Channel, heartbeat: HeartbeatPage) -> int:
+    """Load the model, say so, serve; gives the exit status. Whatever goes wrong is told in one line."""
+    try:
+        started_s = time.monotonic()
+        runner = _load_runner(launch)
+        engine = Engine(runner, launch.settings, launch.files.revision)
+        ready = ready_message(runner, time.monotonic() - started_s)
+        # What the model brought stays for good: collections need not look at it again.
+        gc.collect()
+        gc.freeze()
+        heartbeat.write(engine.snapshot())
+        channel.send(ready)
+        log.info("engine_ready", device=ready.device, dtype=ready.dtype, kernels=ready.kernels,
+                 num_kv_blocks=ready.num_kv_blocks, load_time_s=round(ready.load_time_s, 3))  # fmt: skip
+        serve(engine, channel, heartbeat)
+        return EXIT_OK
+    except StartError as error:
+        failed = EngineFailed(reason=str(error), code=error.code)
+        log.error("engine_start_failed", code=failed.code, reason=failed.reason, next="the server stops")
+    except Exception as error:
+        failed = EngineFailed(reason=one_line(error), code="EngineCrashed")
+        log.exception("engine_crashed", reason=failed.reason, next="the engine process exits and the pod restarts")
+    heartbeat.write(EngineSnapshot(state=ServerState.FAILED, progress_at_s=time.monotonic()))
+    channel.send(failed)
+    return EXIT_FAILED
+
+
+def ready_message(runner: LoadedRunner, load_time_s: float) -> EngineReady:
+    """What the API process is told of a runner."""
+    return EngineReady(
+        max_model_len=runner.max_model_len,
+        num_kv_blocks=runner.num_kv_blocks,
+        block_size=runner.block_size,
+        vocab_size=runner.vocab_size,
+        device=runner.device,
+        dtype=runner.dtype,
+        kernels=runner.kernels,
+        load_time_s=load_time_s,
+        eos_token_ids=runner.eos_token_ids,
+    )
+
+
+def _load_runner(launch: EngineLaunch) -> LoadedRunner:
+    if launch.load_runner is not None:
+        return launch.load_runner(launch.settings, launch.files)
+    # Here, not above: torch takes seconds to import, and an engine with another runner does without it.
+    from tidegate_server.model.runner import load_runner
+
+    return load_runner(launch.settings, launch.files)
+
+
+def _exit_with_parent(stdin_fd: int) -> None:
+    """Wait for the end of standard input, which the parent holds open, and leave at once."""
+    with contextlib.suppress(OSError):
+        while os.read(stdin_fd, 4096):
+            pass
+    os._exit(EXIT_ORPHANED)  # a step or a load may be running in the main thread: nothing gentler stops it
+
+
+def main() -> int:
+    # Ctrl-C goes to the whole process group; the API process drains first and then sends Shutdown.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    launch = read_launch(sys.stdin.buffer)
+    if launch.configure_logging is not None:
+        launch.configure_logging()
+    threading.Thread(target=_exit_with_parent, args=(sys.stdin.fileno(),), name="parent-watch", daemon=True).start()
+    heartbeat = HeartbeatPage.attach(launch.heartbeat_fd)
+    channel = SocketChannel(launch.commands_address, launch.messages_address)
+    try:
+        return start_and_serve(launch, channel, heartbeat)
+    finally:
+        channel.close()
+
+
+if __name__ == "__main__":
+    sys.exit(main())
