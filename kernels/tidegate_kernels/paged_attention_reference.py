@@ -21,11 +21,17 @@ for head_dim 256, measured with MKL) that sum in another order; and vectorised l
 _MAX_QUERIES = 256
 """Queries of one prompt that go through together; bounds the scores' memory, and lets early queries skip late spans."""
 
-_MAX_REQUESTS = 16
-"""Decoding requests that go through together; bounds the memory that gathered keys and values take."""
+_MAX_REQUESTS = 8
+"""Decoding requests that go through together; bounds the memory that gathered keys and values take. For SmolLM2-135M
+(3 KV heads of 64) 8 requests took 2.3 ms of CPU a layer at batch 16, where 2 took 3.6 (more calls), and 16 took 5 (the
+gathered span falls out of the 2 MB second-level cache)."""
 
-_MASKED_SCORE = torch.finfo(torch.float32).min
-"""Least running maximum: a row that sees no key of a span then gets exp(-inf - finite) = 0 rather than NaN."""
+_HIDDEN = 1e30
+"""Taken off the score of a key that a row may not see; finite, because differences of infinities are NaN."""
+
+_LEAST_EXPONENT = -80.0
+"""Exponents below are raised to it: exp(-80) vanishes beside exp(0), which every row has, and the CPU's exp takes a
+path 40 times as slow where its result underflows."""
 
 
 def paged_attention(
@@ -68,14 +74,14 @@ def paged_attention(
 
     out = torch.empty(query.shape, dtype=query.dtype, device=query.device)
     for tile in _tiles(query_start.tolist(), context_len.tolist()):
-        tokens = torch.tensor(tile.first_tokens).unsqueeze(1) + torch.arange(tile.num_queries)  # [requests, queries]
+        tokens = (torch.tensor(tile.first_tokens).unsqueeze(1) + torch.arange(tile.num_queries)).flatten()
         attended = _attend(
-            query[tokens].float() * scale,
+            query.index_select(0, tokens).float().mul_(scale).unflatten(0, (-1, tile.num_queries)),
             first_positions=tile.first_positions,
             kv_cache=kv_cache,
             block_table=block_table[torch.tensor(tile.requests)],
         )
-        out[tokens] = attended.to(query.dtype)
+        out.index_copy_(0, tokens, attended.flatten(0, 1).to(query.dtype))
     return out
 
 
@@ -138,10 +144,10 @@ def _attend(query: Tensor, first_positions: Sequence[int], kv_cache: Tensor, blo
     for start in range(0, max(stops), SPAN):
         num_active = sum(stop > start for stop in stops)
         span = _gather_span(kv_cache, block_table[:num_active], start, stops[:num_active])
-        hidden = None
+        visible = None
         if min(first_positions[:num_active]) + 1 < start + SPAN:
-            hidden = torch.arange(start, start + SPAN) > row_position[:num_active]
-        partial = _reduce_span(rows[:, :num_active], span, hidden)
+            visible = torch.arange(start, start + SPAN, dtype=torch.int32) <= row_position[:num_active]
+        partial = _reduce_span(rows[:, :num_active], span, visible)
         if running is None:
             running = partial
         else:
@@ -170,14 +176,14 @@ def _unpack(rows: Tensor, num_queries: int, num_q_heads: int) -> Tensor:
 
 def _row_positions(first_positions: Sequence[int], num_queries: int, group: int, num_rows: int) -> Tensor:
     """Position of each packed row's query, `[num_requests, num_rows, 1]`; padding rows take the last query's."""
-    query_of_row = (torch.arange(num_rows) // group).clamp_(max=num_queries - 1)
-    return (torch.tensor(first_positions).unsqueeze(1) + query_of_row).unsqueeze(2)
+    query_of_row = (torch.arange(num_rows, dtype=torch.int32) // group).clamp_(max=num_queries - 1)
+    return (torch.tensor(first_positions, dtype=torch.int32).unsqueeze(1) + query_of_row).unsqueeze(2)
 
 
 def _gather_span(kv_cache: Tensor, block_table: Tensor, start: int, stops: Sequence[int]) -> Tensor:
     """Keys and values of positions `start` to `start + SPAN`, fp32 `[2, num_kv_heads, num_requests, SPAN, head_dim]`.
 
-    Values at positions from `stops` on are zero: their weight is, and zero times a stale NaN would not be.
+    Positions from `stops` on are zeroed: nobody looks there, but zero times a stale NaN would not be zero.
     """
     _, _, num_kv_heads, block_size, head_dim = kv_cache.shape
     first_block = start // block_size
@@ -192,7 +198,7 @@ def _gather_span(kv_cache: Tensor, block_table: Tensor, start: int, stops: Seque
         span = span.narrow(3, start % block_size, SPAN)
     for r, stop in enumerate(stops):
         if stop < start + SPAN:
-            span[1, :, r, stop - start :].zero_()
+            span[:, :, r, stop - start :].zero_()
     return span
 
 
@@ -219,12 +225,15 @@ class _Partial:
         maximum.copy_(new_maximum)
 
 
-def _reduce_span(rows: Tensor, span: Tensor, hidden: Tensor | None) -> _Partial:
-    """Reduce one span for all rows; `hidden` `[num_requests, num_rows, SPAN]` says which keys a row may not see."""
+def _reduce_span(rows: Tensor, span: Tensor, visible: Tensor | None) -> _Partial:
+    """Reduce one span for all rows; `visible` `[num_requests, num_rows, SPAN]`, None where all rows see all keys."""
     keys, values = span
     scores = torch.matmul(rows, keys.transpose(2, 3))  # [num_kv_heads, num_requests, num_rows, SPAN]
-    if hidden is not None:
-        scores.masked_fill_(hidden, -math.inf)
-    maximum = scores.amax(dim=-1, keepdim=True).clamp_(min=_MASKED_SCORE)
-    weights = scores.sub_(maximum).exp_()
+    seen = None if visible is None else visible.float()
+    if seen is not None:
+        scores.add_(seen.sub(1.0).mul_(_HIDDEN))  # five times as fast as masked_fill_
+    maximum = scores.amax(dim=-1, keepdim=True)
+    weights = scores.sub_(maximum).clamp_(min=_LEAST_EXPONENT).exp_()
+    if seen is not None:
+        weights.mul_(seen)
     return _Partial(maximum, weights.sum(dim=-1, keepdim=True), torch.matmul(weights, values))
