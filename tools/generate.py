@@ -1,11 +1,9 @@
 """`make generate`: writes the files that are made from code, so that a reader and `kubectl apply -f` find them."""
 
-import json
-import shutil
 import subprocess
-import sys
 from pathlib import Path
 
+from tests.cluster.kube.binaries import HELM, ensure_binaries
 from tidegate_operator.crd import crd_yaml
 
 REPOSITORY = Path(__file__).parents[1]
@@ -24,15 +22,6 @@ metadata:
 """
 
 
-def find_helm() -> Path:
-    """The helm on this machine, or else the one that tests/cluster builds."""
-    if found := shutil.which("helm"):
-        return Path(found)
-    cluster = [sys.executable, str(REPOSITORY / "tests" / "cluster" / "cluster.py")]
-    env = subprocess.run([*cluster, "env", "--json"], stdout=subprocess.PIPE, text=True, check=True)
-    return Path(json.loads(env.stdout)["bin"]) / "helm"
-
-
 def install_yaml(helm: Path) -> str:
     """The chart with its default values, the namespace first."""
     template = [str(helm), "template", "tidegate", str(CHART), "--namespace", NAMESPACE]
@@ -42,7 +31,7 @@ def install_yaml(helm: Path) -> str:
 
 def main() -> None:
     CRD.write_text(crd_yaml())
-    INSTALL.write_text(install_yaml(find_helm()))
+    INSTALL.write_text(install_yaml(ensure_binaries((HELM,)).path("helm")))
 
 
 if __name__ == "__main__":

@@ -1,16 +1,15 @@
 """Renders the chart with the real helm."""
 
-import json
 import os
-import shutil
 import subprocess
-import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
+
+from tests.cluster.kube.binaries import HELM, ensure_binaries
 
 REPOSITORY = Path(__file__).parents[2]
 CHART = REPOSITORY / "charts" / "tidegate"
@@ -23,14 +22,8 @@ Render = Callable[..., list[Manifest]]
 
 @pytest.fixture(scope="session")
 def helm() -> Path:
-    """The helm on this machine, or else the one that tests/cluster builds; a missing one never skips a test."""
-    if found := shutil.which("helm"):
-        return Path(found)
-    cluster = REPOSITORY / "tests" / "cluster" / "cluster.py"
-    done = subprocess.run(
-        [sys.executable, str(cluster), "env", "--json"], stdout=subprocess.PIPE, text=True, check=True
-    )
-    return Path(json.loads(done.stdout)["bin"]) / "helm"
+    """The pinned one that tests/cluster builds: what a chart renders to depends on helm's version."""
+    return ensure_binaries((HELM,)).path("helm")
 
 
 @pytest.fixture(scope="session")

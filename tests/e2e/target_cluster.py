@@ -33,15 +33,16 @@ def find_target_cluster() -> TargetCluster:
     """
     if kubeconfig := os.environ.get("KUBECONFIG"):
         return TargetCluster(Kube(_tool("kubectl"), Path(kubeconfig)), _tool("helm"), scratch=False)
-    for command in ("up", "build-images", "load-images"):
+    # The last line is the answer; what comes before it is progress.
+    env = json.loads(_cluster("up", "--json").splitlines()[-1])
+    for command in ("build-images", "load-images"):
         _cluster(command)
-    env = json.loads(_cluster("env", "--json"))
-    tools = Path(env["bin"])
-    return TargetCluster(Kube(tools / "kubectl", Path(env["kubeconfig"])), tools / "helm", scratch=True)
+    path = os.pathsep.join(env["path"])
+    return TargetCluster(Kube(_tool("kubectl", path), Path(env["kubeconfig"])), _tool("helm", path), scratch=True)
 
 
-def _tool(name: str) -> Path:
-    found = shutil.which(name)
+def _tool(name: str, path: str | None = None) -> Path:
+    found = shutil.which(name, path=path)
     assert found is not None, f"{name} must be installed to use the cluster that KUBECONFIG names"
     return Path(found)
 
