@@ -118,9 +118,7 @@ SERVER_METRICS: Final = (
 VLLM_REQUESTS_RUNNING: Final = Metric("vllm:num_requests_running", _G, REQUESTS_RUNNING.help, _MODEL)
 VLLM_REQUESTS_WAITING: Final = Metric("vllm:num_requests_waiting", _G, REQUESTS_WAITING.help, _MODEL)
 VLLM_KV_CACHE_USAGE: Final = Metric("vllm:kv_cache_usage_perc", _G, KV_USAGE_RATIO.help, _MODEL)
-VLLM_PREFIX_CACHE_QUERIES: Final = Metric(
-    "vllm:prefix_cache_queries_total", _C, PREFIX_CACHE_QUERY_TOKENS.help, _MODEL
-)
+VLLM_PREFIX_CACHE_QUERIES: Final = Metric("vllm:prefix_cache_queries_total", _C, PREFIX_CACHE_QUERY_TOKENS.help, _MODEL)
 VLLM_PREFIX_CACHE_HITS: Final = Metric("vllm:prefix_cache_hits_total", _C, PREFIX_CACHE_HIT_TOKENS.help, _MODEL)
 VLLM_PREEMPTIONS: Final = Metric("vllm:num_preemptions_total", _C, PREEMPTIONS.help, _MODEL)
 VLLM_PROMPT_TOKENS: Final = Metric("vllm:prompt_tokens_total", _C, PROMPT_TOKENS.help, _MODEL)
@@ -154,4 +152,27 @@ VLLM_METRICS: Final = (
     VLLM_QUEUE_TIME,
     VLLM_REQUEST_SUCCESS,
     VLLM_CACHE_CONFIG_INFO,
+)
+
+# The operator's own; `result` is one of RECONCILE_RESULTS, `direction` one of SCALE_DIRECTIONS.
+RECONCILE_RESULTS: Final = ("ok", "retry", "bug")
+SCALE_DIRECTIONS: Final = ("up", "down")
+
+OPERATOR_RECONCILES: Final = Metric("tidegate_operator_reconciles_total", _C, "Passes over one resource.", ("result",))
+OPERATOR_RECONCILE_TIME: Final = Metric(
+    "tidegate_operator_reconcile_seconds",
+    _H,
+    "Time of one pass.",
+    buckets=(0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 5, 15),
+)
+OPERATOR_QUEUE_DEPTH: Final = Metric("tidegate_operator_queue_depth", _G, "Resources waiting for or in a pass.")
+OPERATOR_IS_LEADER: Final = Metric("tidegate_operator_is_leader", _G, "1 while this replica holds the lease.")
+OPERATOR_SCALINGS: Final = Metric("tidegate_operator_scalings_total", _C, "Changes of replicas.", ("direction",))
+
+OPERATOR_METRICS: Final = (
+    OPERATOR_RECONCILES,
+    OPERATOR_RECONCILE_TIME,
+    OPERATOR_QUEUE_DEPTH,
+    OPERATOR_IS_LEADER,
+    OPERATOR_SCALINGS,
 )

@@ -1,0 +1,173 @@
+"""The autoscaler inside a plan: who may set replicas, what is decided, which pod leaves, what status keeps of it."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
+from enum import StrEnum
+from typing import Final
+
+from tidegate_operator.autoscale import Decision, Limit, Scene, autoscale
+from tidegate_operator.demand import Sample
+from tidegate_operator.deployments import Deployment
+from tidegate_operator.observed import Observed
+from tidegate_operator.pods import Pod
+from tidegate_operator.resource import AutoscalingSpec, InferenceService, ScalingMode
+from tidegate_operator.resource_status import AutoscalingStatus, ScalingRecord, ScalingSignals
+
+FOREIGN_HOLD: Final = timedelta(minutes=10)  # after somebody else scaled, before the autoscaler takes over again
+UNSCHEDULABLE_PATIENCE: Final = timedelta(minutes=5)  # a cluster autoscaler brings a node within this
+MAX_RECORDS: Final = 10
+SIGNALS_EVERY: Final = timedelta(seconds=15)  # each write of status wakes every watcher of the resource
+
+
+class Control(StrEnum):
+    """Whether the autoscaler acts, as the reason of the condition ScalingActive."""
+
+    SCALING = "Scaling"
+    FIXED = "FixedReplicas"
+    ADVISORY = "Advisory"
+    PAUSED = "Paused"
+    OVERRIDDEN = "ScaledByOther"
+
+
+@dataclass(frozen=True, slots=True)
+class Scaling:
+    """What the plan does about replicas."""
+
+    control: Control
+    control_message: str
+    replicas: int  # there should be
+    limited_by: Limit | None = None
+    record: ScalingRecord | None = None  # a change that is made now
+    victim: Pod | None = None  # the pod that should leave, when one fewer is wanted
+    status: AutoscalingStatus | None = None
+
+
+def plan_scaling(resource: InferenceService, observed: Observed, now: datetime) -> Scaling:
+    policy = resource.spec.autoscaling
+    if policy is None:
+        replicas = 1 if resource.spec.replicas is None else resource.spec.replicas
+        return Scaling(Control.FIXED, "spec.replicas is a fixed number", replicas)
+    scene = _scene(resource, observed, now)
+    before = resource.status.autoscaling
+    records = before.decisions if before is not None else ()
+    decision = autoscale(policy, scene, observed.samples, records, now)
+    control, message = _control(policy, observed.deployment, now)
+    if control is not Control.SCALING:
+        decision = replace(decision, desired=scene.replicas, limited_by=None)
+    record = _record(scene, decision, now) if decision.desired != scene.replicas else None
+    victim = None
+    if record is not None and decision.desired < scene.replicas:
+        victim = choose_victim(observed.pods, observed.samples)
+    return Scaling(
+        control=control,
+        control_message=message,
+        replicas=decision.desired,
+        limited_by=decision.limited_by,
+        record=record,
+        victim=victim,
+        status=_status(decision, record, before, now),
+    )
+
+
+def choose_victim(pods: Sequence[Pod], samples: Sequence[Sample]) -> Pod | None:
+    """The serving pod with the fewest requests in flight; of equals the youngest, whose cache is the coldest.
+
+    None when a pod that serves nobody is there: Kubernetes removes that one first by itself.
+    """
+    staying = [pod for pod in pods if not pod.is_terminating and not pod.is_over]
+    if any(not pod.is_ready for pod in staying) or not samples:
+        return None
+    in_flight = dict(samples[-1].in_flight)
+    known = [pod for pod in staying if pod.name in in_flight]
+    return min(known, key=lambda pod: (in_flight[pod.name], -pod.created_at.timestamp(), pod.name), default=None)
+
+
+def _scene(resource: InferenceService, observed: Observed, now: datetime) -> Scene:
+    deployment = observed.deployment
+    present = [pod for pod in observed.pods if not pod.is_terminating and not pod.is_over]
+    deadline = timedelta(seconds=resource.spec.startup_timeout_seconds)
+    return Scene(
+        replicas=deployment.replicas if deployment is not None else 1,  # what Kubernetes makes of a new one
+        num_ready=sum(1 for pod in present if pod.is_ready),
+        num_pending=sum(1 for pod in present if not pod.is_ready and _is_hopeful(pod, deadline, now)),
+        is_rolling=deployment is None or deployment.is_rolling,
+    )
+
+
+def _is_hopeful(pod: Pod, deadline: timedelta, now: datetime) -> bool:
+    """Whether a pod that does not serve yet counts as capacity to come."""
+    if pod.unschedulable is not None:
+        return now - (pod.unschedulable_since or pod.created_at) <= UNSCHEDULABLE_PATIENCE
+    return now - pod.created_at <= deadline
+
+
+def _control(policy: AutoscalingSpec, deployment: Deployment | None, now: datetime) -> tuple[Control, str]:
+    match policy.mode:
+        case ScalingMode.PAUSED:
+            return Control.PAUSED, "autoscaling.mode is Paused: replicas stay as they are"
+        case ScalingMode.ADVISORY:
+            return Control.ADVISORY, "autoscaling.mode is Advisory: status says what would be done"
+        case ScalingMode.ACTIVE:
+            pass
+    foreign = deployment.foreign_scaler if deployment is not None else None
+    if foreign is None or foreign.at is None or now - foreign.at > FOREIGN_HOLD:
+        return Control.SCALING, "replicas follow demand"
+    message = (
+        f"{foreign.manager} set the Deployment's replicas at {foreign.at:%H:%M:%S} UTC; the autoscaler stands down "
+        f"until {foreign.at + FOREIGN_HOLD:%H:%M} UTC. If that is an HPA or KEDA, remove it or set replicas instead of "
+        "autoscaling"
+    )
+    return Control.OVERRIDDEN, message
+
+
+def _record(scene: Scene, decision: Decision, now: datetime) -> ScalingRecord:
+    return ScalingRecord(
+        time=now.replace(microsecond=0),
+        from_replicas=scene.replicas,
+        to_replicas=decision.desired,
+        reason=decision.reason.value,
+        message=decision.message,
+    )
+
+
+def _status(
+    decision: Decision, record: ScalingRecord | None, before: AutoscalingStatus | None, now: datetime
+) -> AutoscalingStatus:
+    """What status keeps; numbers that only flicker are refreshed now and then, not on every pass."""
+    decisions = before.decisions if before is not None else ()
+    if record is not None:
+        decisions = (record, *decisions)[:MAX_RECORDS]
+    fresh = AutoscalingStatus(
+        desired=decision.desired,
+        recommended=decision.recommended,
+        reason=decision.reason.value,
+        message=decision.message,
+        limited_by=decision.limited_by.value if decision.limited_by is not None else None,
+        signals=_signals(decision),
+        decisions=decisions,
+    )
+    if before is None or before.signals is None or fresh.signals is None or _story(before) != _story(fresh):
+        return fresh
+    return before if fresh.signals.time - before.signals.time < SIGNALS_EVERY else fresh
+
+
+def _story(status: AutoscalingStatus) -> tuple[int, int, str, str | None, int]:
+    """What a reader acts on; its change is written at once."""
+    return status.desired, status.recommended, status.reason, status.limited_by, len(status.decisions)
+
+
+def _signals(decision: Decision) -> ScalingSignals | None:
+    sample = decision.latest
+    if sample is None:
+        return None
+    return ScalingSignals(
+        time=sample.at.replace(microsecond=0),
+        demand=round(sample.demand, 3),
+        average_demand=round(decision.average_demand, 3),
+        queue_time_seconds=round(sample.queue_time_s, 2),
+        num_running=sample.num_running,
+        num_waiting=sample.num_waiting,
+        num_pods_reporting=sample.num_reporting,
+        num_pods_silent=sample.num_silent,
+    )
