@@ -1,11 +1,11 @@
 """Wire types of a pod's ops port: what `/load` answers and what `/drain` takes and answers."""
 
-from enum import Enum
+from enum import StrEnum
 
 import msgspec
 
 
-class ServerState(str, Enum):
+class ServerState(StrEnum):
     """Where a pod is in its life, as its ops port tells it."""
 
     STARTING = "starting"  # loading weights; not ready

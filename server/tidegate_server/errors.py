@@ -1,17 +1,17 @@
 """The server's error tree.
 
-    TidegateError
-    ├── StartError            stops the start; one line on stderr, its code in the termination message
-    │   ├── InvalidSetting    a flag or environment variable has a wrong value
-    │   ├── ModelNotFound     no files behind the model URI
-    │   └── ModelNotSupported the files are there, but not a model this server runs
-    └── RequestError          answers one request with one status; nobody else notices
-        ├── InvalidRequest    400
-        │   └── RequestTooLarge 413: the body is not read to its end
-        ├── UnknownModel      404
-        ├── Overloaded        503 with Retry-After: draining or starting
-        └── EngineError       500: the engine failed this request
-            └── BadLogits     the model gave this request no numbers to draw from
+TidegateError
+├── StartError            stops the start; one line on stderr, its code in the termination message
+│   ├── InvalidSetting    a flag or environment variable has a wrong value
+│   ├── ModelNotFound     no files behind the model URI
+│   └── ModelNotSupported the files are there, but not a model this server runs
+└── RequestError          answers one request with one status; nobody else notices
+    ├── InvalidRequest    400
+    │   └── RequestTooLarge 413: the body is not read to its end
+    ├── UnknownModel      404
+    ├── Overloaded        503 with Retry-After: draining or starting
+    └── EngineError       500: the engine failed this request
+        └── BadLogits     the model gave this request no numbers to draw from
 """
 
 

@@ -1,10 +1,22 @@
 """Everything a pod can be told: flags of `tidegate serve`, each also an environment variable."""
 
-from dataclasses import dataclass
-from enum import Enum
+import argparse
+import difflib
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, fields
+from enum import Enum, StrEnum
+from pathlib import Path
+from typing import Any, NoReturn
+from urllib.parse import unquote, urlsplit
+
+from tidegate_server import setting_values as values
+from tidegate_server.errors import InvalidSetting
+
+ENVIRONMENT_PREFIX = "TIDEGATE_"
 
 
-class PreemptionMode(str, Enum):
+class PreemptionMode(StrEnum):
     """What a preempted request gives up; more ways come with the swap tier."""
 
     RECOMPUTE = "recompute"
@@ -49,7 +61,250 @@ class ServerSettings:
     ops_port: int = 9000
     log_format: str = "text"
     """`text` or `json`."""
+    log_level: str = "info"
+    """`debug`, `info`, `warning` or `error`; one line a request at debug only."""
     drain_notice_s: float = 5.0
     """After SIGTERM, how long new requests are still taken while endpoints catch up."""
     drain_timeout_s: float = 120.0
     """After the notice, how long running requests may take to finish."""
+    termination_message_path: Path = Path("/dev/termination-log")
+    """Where Kubernetes picks up why a container stopped; nothing is written when it does not exist."""
+
+    @property
+    def model_name(self) -> str:
+        """The name clients ask for: known before the files are, because the first scrape of the metrics needs it."""
+        return self.served_model_name or name_in_uri(self.model_uri)
+
+
+def name_in_uri(uri: str) -> str:
+    """A model's own name: that of its repository, folder or file."""
+    scheme, separator, rest = uri.partition("://")
+    if separator and scheme == "hf":
+        return rest.partition("@")[0]
+    if separator and scheme != "file":
+        return rest
+    path = Path(unquote(urlsplit(uri).path)) if separator else Path(uri).expanduser()
+    return path.stem if path.suffix == ".gguf" else path.resolve().name
+
+
+@dataclass(frozen=True, slots=True)
+class Option:
+    """One flag with its environment variable."""
+
+    flag: str
+    field: str  # of EngineSettings or ServerSettings
+    parse: values.Parse
+    help: str
+    metavar: str | None = None
+    aliases: tuple[str, ...] = ()
+    is_switch: bool = False  # takes no value on the command line; sets the field to False
+
+    @property
+    def variable(self) -> str:
+        return ENVIRONMENT_PREFIX + self.flag.removeprefix("--").replace("-", "_").upper()
+
+
+_NUMBER = values.whole_number(1)
+_PORT = values.whole_number(0, 65535)
+
+MODEL = Option("--model", "model_uri", values.text, "what to serve: builtin://, hf://, file:// or a path", "URI")
+
+OPTIONS: Mapping[str, tuple[Option, ...]] = {
+    "model": (
+        MODEL,
+        Option("--served-model-name", "served_model_name", values.text, "the name clients ask for", "NAME"),
+        Option("--device", "device", values.one_of("auto", "cpu", "cuda"), "auto, cpu or cuda", "DEVICE"),
+        Option(
+            "--dtype",
+            "dtype",
+            values.one_of("auto", "float32", "bfloat16", "float16"),
+            "auto, float32, bfloat16 or float16",
+            "DTYPE",
+        ),
+        Option("--max-model-len", "max_model_len", _NUMBER, "most tokens of prompt and output together", "TOKENS"),
+        Option("--seed", "seed", values.whole_number(0, 2**63 - 1), "root of the seeds of requests without one", "N"),
+    ),
+    "scheduling": (
+        Option("--max-num-seqs", "max_num_seqs", _NUMBER, "most requests that run at once", "N"),
+        Option("--max-num-batched-tokens", "max_num_batched_tokens", _NUMBER, "most tokens of one step", "TOKENS"),
+        Option("--block-size", "block_size", values.power_of_two(1, 1024), "tokens per KV block", "TOKENS"),
+        Option(
+            "--kv-cache-memory",
+            "kv_cache_memory_bytes",
+            values.size_bytes,
+            "memory for the KV cache, such as 2GiB",
+            "SIZE",
+            aliases=("--kv-cache-memory-bytes",),
+        ),
+        Option("--num-kv-blocks", "num_kv_blocks", _NUMBER, "KV blocks, instead of the memory for them", "N"),
+        Option(
+            "--no-prefix-caching",
+            "prefix_caching",
+            values.yes_or_no,
+            "compute every prompt anew",
+            aliases=("--no-enable-prefix-caching",),
+            is_switch=True,
+        ),
+        Option(
+            "--preemption-mode",
+            "preemption_mode",
+            values.one_of(*(mode.value for mode in PreemptionMode)),
+            "what a preempted request gives up: recompute",
+            "MODE",
+        ),
+    ),
+    "server": (
+        Option("--host", "host", values.text, "address to listen on", "ADDRESS"),
+        Option("--port", "port", _PORT, "port of the API; 0: any free one", "PORT"),
+        Option("--ops-port", "ops_port", _PORT, "port of probes, metrics, load and drain; 0: any free one", "PORT"),
+        Option("--log-format", "log_format", values.one_of("text", "json"), "text or json", "FORMAT"),
+        Option(
+            "--log-level",
+            "log_level",
+            values.one_of("debug", "info", "warning", "error"),
+            "debug, info, warning or error",
+            "LEVEL",
+        ),
+        Option(
+            "--drain-notice", "drain_notice_s", values.seconds, "after SIGTERM, still take requests so long", "TIME"
+        ),
+        Option("--drain-timeout", "drain_timeout_s", values.seconds, "after that, let requests finish so long", "TIME"),
+        Option(
+            "--termination-message-path",
+            "termination_message_path",
+            values.path,
+            "where to leave the reason of a failed start, if the file exists",
+            "PATH",
+        ),
+    ),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class _Given:
+    """A value as somebody wrote it, and where."""
+
+    name: str  # the flag or the variable
+    raw: str
+
+
+def read_settings(arguments: Sequence[str], environment: Mapping[str, str]) -> tuple[ServerSettings, tuple[str, ...]]:
+    """Settings from the command line, which wins, and the environment; and warnings to log.
+
+    Raises:
+        InvalidSetting: names the flag or variable and says what is wrong with it.
+        SystemExit: `--help` was asked for, and printed.
+    """
+    given = _given_in(environment) | _given_on(arguments)
+    if "kv_cache_memory_bytes" in given and "num_kv_blocks" in given:
+        memory, blocks = given["kv_cache_memory_bytes"], given["num_kv_blocks"]
+        raise InvalidSetting(blocks.name, f"give either this or {memory.name}, not both")
+    parsed = {option.field: _parsed(option, given[option.field]) for option in _options() if option.field in given}
+
+    engine_fields = {field.name for field in fields(EngineSettings)}
+    engine: dict[str, Any] = {name: value for name, value in parsed.items() if name in engine_fields}
+    server: dict[str, Any] = {name: value for name, value in parsed.items() if name not in engine_fields}
+    settings = ServerSettings(engine=EngineSettings(**engine), **server)
+    if settings.port == settings.ops_port != 0:
+        name = given["ops_port" if "ops_port" in given else "port"].name
+        raise InvalidSetting(name, f"{settings.port} is both the API's port and the ops port; give one of them another")
+    return settings, tuple(_unknown_variables(environment))
+
+
+def _options() -> Iterator[Option]:
+    for group in OPTIONS.values():
+        yield from group
+
+
+def _parsed(option: Option, given: _Given) -> object:
+    try:
+        value = option.parse(given.raw)
+    except ValueError as error:
+        raise InvalidSetting(given.name, str(error)) from None
+    if option.is_switch:
+        return not value
+    return PreemptionMode(str(value)) if option.field == "preemption_mode" else value
+
+
+def _given_on(arguments: Sequence[str]) -> dict[str, _Given]:
+    parser = _Parser(
+        prog="tidegate serve",
+        description="Serve one model with an OpenAI-compatible API.",
+        epilog="Each flag is also an environment variable, which the flag overrides: "
+        "--max-model-len is TIDEGATE_MAX_MODEL_LEN.",
+        allow_abbrev=False,
+    )
+    parser.add_argument("model_argument", nargs="?", metavar="MODEL", help="the same as --model")
+    for title, options in OPTIONS.items():
+        group = parser.add_argument_group(title)
+        for option in options:
+            names = (option.flag, *option.aliases)
+            if option.is_switch:
+                group.add_argument(*names, dest=option.field, action="store_const", const="true", help=option.help)
+            else:
+                text = f"{option.help}{_default_in_words(option)}"
+                group.add_argument(*names, dest=option.field, metavar=option.metavar, help=text)
+    namespace, unknown = parser.parse_known_args(arguments)
+    if unknown:
+        raise InvalidSetting(unknown[0].partition("=")[0], f"there is no such flag{_suggestion(unknown[0])}")
+    given = {
+        option.field: _Given(option.flag, raw)
+        for option in _options()
+        if (raw := getattr(namespace, option.field)) is not None
+    }
+    if namespace.model_argument is not None:
+        if MODEL.field in given:
+            raise InvalidSetting(MODEL.flag, "the model is given twice; give it with the flag or without, not both")
+        given[MODEL.field] = _Given(MODEL.flag, namespace.model_argument)
+    return given
+
+
+def _default_in_words(option: Option) -> str:
+    for kind in (EngineSettings, ServerSettings):
+        for field in fields(kind):
+            if field.name == option.field and field.default is not None:
+                default = field.default.value if isinstance(field.default, Enum) else field.default
+                return f" (default: {default})"
+    return ""
+
+
+class _Parser(argparse.ArgumentParser):
+    """Raises where argparse would print its usage and exit."""
+
+    def error(self, message: str) -> NoReturn:
+        if match := re.fullmatch(r"argument ([^:]+): (.*)", message):
+            raise InvalidSetting(match[1].split("/")[0], match[2])
+        raise InvalidSetting("tidegate serve", message)
+
+
+def _suggestion(flag: str) -> str:
+    known = [name for option in _options() for name in (option.flag, *option.aliases)]
+    close = difflib.get_close_matches(flag.partition("=")[0], known, n=1)
+    return f"; did you mean {close[0]}?" if close else "; see tidegate serve --help"
+
+
+def _given_in(environment: Mapping[str, str]) -> dict[str, _Given]:
+    return {
+        option.field: _Given(option.variable, raw)
+        for option in _options()
+        if (raw := environment.get(option.variable, "")) and not _is_service_link(option.variable, raw)
+    }
+
+
+# Kubernetes tells every container about each Service of its namespace; a Service called `tidegate` gives these names.
+_SERVICE_LINK_NAME = re.compile(r"TIDEGATE_(.+_)?(SERVICE_HOST|SERVICE_PORT(_.+)?|PORT_\d+_(TCP|UDP|SCTP)(_.+)?)")
+
+
+def _is_service_link(name: str, value: str) -> bool:
+    return bool(_SERVICE_LINK_NAME.fullmatch(name)) or (
+        name.endswith("_PORT") and re.match(r"(tcp|udp|sctp)://", value) is not None
+    )
+
+
+def _unknown_variables(environment: Mapping[str, str]) -> Iterator[str]:
+    known = {option.variable for option in _options()}
+    for name in sorted(environment):
+        if not name.startswith(ENVIRONMENT_PREFIX) or name in known or _is_service_link(name, environment[name]):
+            continue
+        close = difflib.get_close_matches(name, known, n=1)
+        yield f"{name} is not a setting and is ignored" + (f"; did you mean {close[0]}?" if close else "")

@@ -1,10 +1,24 @@
 """What the API needs of an engine: implemented by `engine.client`, and by a fake in the tests."""
 
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncIterator, Sequence
 from typing import Protocol
 
 from tidegate_server.engine.messages import RequestOutput
 from tidegate_server.engine.sampling_params import SamplingParams
+
+
+class OutputStream(Protocol):
+    """One request's outputs; the last one has a finish reason. Closing it early aborts the request.
+
+    Raises:
+        RequestError: from the iteration, when the engine refused or failed the request.
+    """
+
+    def __aiter__(self) -> AsyncIterator[RequestOutput]: ...
+
+    async def __anext__(self) -> RequestOutput: ...
+
+    async def aclose(self) -> None: ...
 
 
 class EnginePort(Protocol):
@@ -17,10 +31,10 @@ class EnginePort(Protocol):
         sampling: SamplingParams,
         priority: int = 0,
         cache_salt: str = "",
-    ) -> AsyncGenerator[RequestOutput, None]:
-        """The outputs of one request, the last one with a finish reason. Closing the iterator aborts the request.
+    ) -> OutputStream:
+        """Hand a request to the engine.
 
         Raises:
-            EngineError: from the iterator, when the engine failed.
+            RequestError: it can never run, or the engine takes none.
         """
         ...

@@ -1,0 +1,91 @@
+"""The `tidegate` command: reads the settings, makes the parts, runs them, and says in one line why it stops.
+
+Nothing heavy is imported here: a wrong flag is told at once.
+"""
+
+import os
+import sys
+from collections.abc import Callable, Mapping, Sequence
+
+from tidegate_server.errors import InvalidSetting, StartError
+from tidegate_server.settings import ServerSettings, read_settings
+from tidegate_server.version import server_version
+
+EXIT_FAILED = 1
+EXIT_USAGE = 2
+
+USAGE = """\
+usage: tidegate [-h] [--version] COMMAND ...
+
+Serve large language models on Kubernetes.
+
+commands:
+  serve    serve one model with an OpenAI-compatible API (tidegate serve --help)
+"""
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run one command; gives the exit code: 0 well, 1 failed, 2 wrongly called."""
+    given = list(sys.argv[1:] if arguments is None else arguments)
+    match given:
+        case [] | ["-h" | "--help", *_]:
+            sys.stdout.write(USAGE)
+            return 0 if given else EXIT_USAGE
+        case ["--version", *_]:
+            sys.stdout.write(f"tidegate {server_version()}\n")
+            return 0
+        case [name, *rest] if name in COMMANDS:
+            return COMMANDS[name](rest)
+        case _:
+            return _say(f"{given[0]}: there is no such command; see tidegate --help", EXIT_USAGE)
+
+
+def serve(arguments: Sequence[str]) -> int:
+    """`tidegate serve`: one pod's server, until it is told to stop."""
+    try:
+        settings, warnings = read_settings(arguments, os.environ)
+    except InvalidSetting as error:
+        return _say(str(error), EXIT_USAGE)
+
+    from tidegate_server.termination import leave_message
+
+    try:
+        return _run(settings, warnings)
+    except StartError as error:
+        message = " ".join(str(error).split())
+        leave_message(settings.termination_message_path, error.code, message)
+        return _say(f"{error.code}: {message}", EXIT_USAGE if isinstance(error, InvalidSetting) else EXIT_FAILED)
+
+
+def _run(settings: ServerSettings, warnings: Sequence[str]) -> int:
+    import structlog
+    import uvloop
+
+    from tidegate_server import log as logs
+    from tidegate_server.listeners import bind
+
+    logs.configure(settings.log_format, settings.log_level)
+    log = structlog.get_logger(__name__)
+    for warning in warnings:
+        log.warning("unknown_setting", note=warning)
+    api_socket = bind(settings.host, settings.port, "--port")
+    ops_socket = bind(settings.host, settings.ops_port, "--ops-port")
+    log.info("starting", model=settings.model_uri, version=server_version())
+
+    from tidegate_server.pod import Listeners, Pod
+
+    async def live() -> int:
+        return await Pod(settings, Listeners(api=api_socket, ops=ops_socket)).run()
+
+    return uvloop.run(live())
+
+
+def _say(message: str, exit_code: int) -> int:
+    sys.stderr.write(f"tidegate: {message}\n")
+    return exit_code
+
+
+COMMANDS: Mapping[str, Callable[[Sequence[str]], int]] = {"serve": serve}
+
+if __name__ == "__main__":
+    sys.exit(main())
