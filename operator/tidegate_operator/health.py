@@ -6,6 +6,7 @@ from typing import Final
 
 from aiohttp import web
 
+from tidegate_contract import labels
 from tidegate_operator.metrics import OperatorMetrics
 from tidegate_operator.watched import SILENCE_LIMIT_S, Watched
 from tidegate_operator.worker import Worker
@@ -53,7 +54,14 @@ async def serve_health(health: Health, metrics: OperatorMetrics, port: int) -> w
         return web.Response(body=metrics.text(), headers={"Content-Type": "text/plain; version=0.0.4; charset=utf-8"})
 
     app = web.Application()
-    app.add_routes([web.get("/healthz", alive), web.get("/readyz", ready), web.get("/metrics", scrape)])
+    app.add_routes(
+        [
+            web.get(labels.STARTUP_PATH, ready),
+            web.get(labels.READY_PATH, ready),
+            web.get(labels.LIVE_PATH, alive),
+            web.get(labels.METRICS_PATH, scrape),
+        ]
+    )
     runner = web.AppRunner(app, access_log=None)
     await runner.setup()
     await web.TCPSite(runner, port=port).start()

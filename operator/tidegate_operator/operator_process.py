@@ -32,13 +32,13 @@ async def run_operator(settings: OperatorSettings) -> int:
         asyncio.get_running_loop().add_signal_handler(number, stop.set)
     cluster = KubernetesCluster(await load_configuration())
     load, metrics, watched = HttpLoadReader(), OperatorMetrics(), Watched()
-    reconciler = Reconciler(cluster, load, settings.platform, lambda: datetime.now(UTC), settings.pod_name, metrics)
+    reconciler = Reconciler(cluster, load, settings.platform, lambda: datetime.now(UTC), settings.identity, metrics)
     worker = Worker(reconciler.reconcile, metrics, settings.workers)
     health = Health(worker, watched, time.monotonic)
-    lease = ObjectRef(LEASE, settings.namespace, settings.lease_name)
-    election = Election(cluster, lease, settings.pod_name, time.monotonic)
-    log.info("operator_started", version=version(), pod=settings.pod_name, server_image=settings.server_image)
-    runner = await serve_health(health, metrics, settings.health_port)
+    lease = ObjectRef(LEASE, settings.lease_namespace, settings.lease_name)
+    election = Election(cluster, lease, settings.identity, time.monotonic)
+    log.info("operator_started", version=version(), identity=settings.identity, server_image=settings.server_image)
+    runner = await serve_health(health, metrics, settings.ops_port)
     try:
         if not await wait_to_lead(election, stop):
             return 0
@@ -83,7 +83,7 @@ async def _lead(
 async def _work(
     settings: OperatorSettings, cluster: KubernetesCluster, worker: Worker, watched: Watched, stop: asyncio.Event
 ) -> None:
-    namespaces = settings.watch_namespaces
+    namespaces = settings.namespaces
     await wait_for_resource_definition(cluster, namespaces)
     watching = kopf.operator(
         registry=build_registry(worker.trigger, watched),

@@ -9,6 +9,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import Final
 
+from tidegate_contract.labels import OPS_PORT
 from tidegate_operator.errors import InvalidSetting
 from tidegate_operator.platform import Platform
 from tidegate_operator.resource import PullPolicy
@@ -24,16 +25,16 @@ class OperatorSettings:
     server_image: str
     """Image of the pods, unless a resource names its own."""
     server_image_pull_policy: PullPolicy
-    namespace: str
-    """Where the lease lies: the operator's own namespace."""
-    watch_namespaces: tuple[str, ...]
+    namespaces: tuple[str, ...]
     """Namespaces to serve; empty means all of the cluster."""
     lease_name: str
-    pod_name: str
-    """This replica's identity in the lease and in Events."""
+    lease_namespace: str
+    """The operator's own namespace."""
+    identity: str
+    """This replica's name in the lease and in Events: its pod's."""
     cluster_domain: str
-    health_port: int
-    """Port of /healthz, /readyz and /metrics; 0 picks a free one."""
+    ops_port: int
+    """Port of probes and metrics; 0 picks a free one."""
     workers: int
     """Resources looked at side by side."""
     log_format: str
@@ -60,12 +61,12 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add("--server-image", help="image of the pods (required)")
     add("--server-image-pull-policy", help="Always, IfNotPresent (default) or Never")
-    add("--namespace", help="where the lease lies; default: the operator's own")
-    add("--watch-namespaces", help="comma-separated; default: the whole cluster")
+    add("--namespaces", help="comma-separated, to serve; default: the whole cluster")
     add("--lease-name", help="default: tidegate-operator")
-    add("--pod-name", help="this replica's identity; default: the host name")
+    add("--lease-namespace", help="default: the operator's own")
+    add("--identity", help="this replica's name in the lease; default: the host name")
     add("--cluster-domain", help="default: cluster.local")
-    add("--health-port", help="port of /healthz, /readyz and /metrics; default: 8080")
+    add("--ops-port", help=f"port of probes and metrics; default: {OPS_PORT}")
     add("--workers", help="resources looked at side by side; default: 4")
     add("--log-format", help="text (default) or json")
     add("--log-level", help="debug, info (default), warning or error")
@@ -83,12 +84,12 @@ def read_settings(flags: Mapping[str, str | None], environment: Mapping[str, str
         server_image_pull_policy=PullPolicy(
             source.choice("server_image_pull_policy", "IfNotPresent", [policy.value for policy in PullPolicy])
         ),
-        namespace=source.text("namespace", _own_namespace()),
-        watch_namespaces=source.names("watch_namespaces"),
+        namespaces=source.names("namespaces"),
         lease_name=source.text("lease_name", "tidegate-operator"),
-        pod_name=source.text("pod_name", socket.gethostname()),
+        lease_namespace=source.text("lease_namespace", _own_namespace()),
+        identity=source.text("identity", socket.gethostname()),
         cluster_domain=source.text("cluster_domain", "cluster.local"),
-        health_port=source.number("health_port", 8080, 0, 65_535),
+        ops_port=source.number("ops_port", OPS_PORT, 0, 65_535),
         workers=source.number("workers", 4, 1, 64),
         log_format=source.choice("log_format", "text", ["text", "json"]),
         log_level=source.choice("log_level", "info", ["debug", "info", "warning", "error"]),

@@ -15,7 +15,7 @@ from tidegate_operator.objects.server_args import (
 from tidegate_operator.platform import Platform
 from tidegate_operator.resource import InferenceService, InferenceServiceSpec
 
-USER_ID: Final = 10001  # the image's own user; numeric, or the kubelet cannot tell that it is not root
+USER_ID: Final = 65532  # the image's own user: torch needs one with a name; numeric, or the kubelet cannot check it
 CACHE_MOUNT_PATH: Final = "/cache"
 GRACE_MARGIN_S: Final = 15  # for the process to end after the last request did
 STARTUP_PROBE_PERIOD_S: Final = 2
