@@ -1,4 +1,4 @@
-"""buildah, with a store of its own below the cache folder."""
+"""buildah, and skopeo to copy out of it, with a store of their own below the cache folder."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -64,7 +64,7 @@ class Buildah:
         """Remove layers that no image needs any more."""
         succeeds([*self._argv, "rmi", "--prune"])
 
-    def push_to_layout(self, name: str, layout: Path) -> None:
+    def copy_to_layout(self, name: str, layout: Path) -> None:
         """Write an image into an OCI layout folder, uncompressed; layers that are there are not written again.
 
         Raises:
@@ -72,4 +72,7 @@ class Buildah:
         """
         if not self.has_image(name):
             raise ClusterError(f"{name} is not built; run `cluster.py build-images` first")
-        run([*self._argv, "push", "--quiet", "--disable-compression", "--format=oci", name, f"oci:{layout}:{name}"])
+        # skopeo rather than `buildah push`: that one always compresses, and then cannot tell what is already there.
+        store = f"containers-storage:[overlay@{self._folder / 'store'}+{self._folder / 'run'}]{name}"
+        options = ["--insecure-policy", "copy", "--quiet", "--dest-oci-accept-uncompressed-layers"]
+        run(["skopeo", *options, store, f"oci:{layout}:{name}"])

@@ -20,8 +20,10 @@ class Containerd:
     def answers(self) -> bool:
         return succeeds([*self._ctr, "version"])
 
-    def image_names(self) -> list[str]:
-        return run([*self._ctr, "images", "list", "--quiet"]).split()
+    def images(self) -> dict[str, str]:
+        """Every name in the image store, with the digest of what it names."""
+        rows = run([*self._ctr, "images", "list"]).splitlines()[1:]
+        return {fields[0]: fields[2] for fields in (row.split() for row in rows)}
 
     def blob_digests(self) -> set[str]:
         """Everything that it has stored by content: manifests, configs and layers."""

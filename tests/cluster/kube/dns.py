@@ -7,23 +7,30 @@ from tests.cluster.kube.paths import ClusterPaths
 from tests.cluster.kube.processes import ProcessTable
 from tests.cluster.kube.spec import ClusterSpec
 
+# Two blocks, because in one block `template` would come before `kubernetes`, whatever the order of the lines.
+_COREFILE = """\
+cluster.local:53 in-addr.arpa:53 {
+    bind ADDRESS
+    errors
+    kubernetes cluster.local in-addr.arpa {
+        kubeconfig KUBECONFIG CONTEXT
+        ttl 5
+    }
+}
+.:53 {
+    bind ADDRESS
+    errors
+    template ANY ANY {
+        rcode NXDOMAIN
+    }
+}
+"""
+
 
 def corefile(spec: ClusterSpec, paths: ClusterPaths) -> str:
     """Names of the cluster are answered; all others do not exist, at once: pods have no way out of this machine."""
-    return f"""\
-.:53 {{
-    bind {spec.control_plane_address}
-    errors
-    kubernetes cluster.local in-addr.arpa {{
-        kubeconfig {paths.state / "coredns.kubeconfig"} {spec.name}
-        ttl 5
-        fallthrough in-addr.arpa
-    }}
-    template ANY ANY {{
-        rcode NXDOMAIN
-    }}
-}}
-"""
+    text = _COREFILE.replace("ADDRESS", spec.control_plane_address)
+    return text.replace("KUBECONFIG", str(paths.state / "coredns.kubeconfig")).replace("CONTEXT", spec.name)
 
 
 def ensure_dns(spec: ClusterSpec, paths: ClusterPaths, table: ProcessTable, binaries: Binaries) -> None:

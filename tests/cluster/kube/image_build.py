@@ -39,7 +39,10 @@ def build(target: str) -> str:
             require_disk(cache_root(), _DISK_GB[target], f"the image {name}")
         ensure_base_image(buildah)
         with stage(f"building {name}"):
-            buildah.build(REPOSITORY, target, name, host_certificates(), cache_root() / "logs" / f"image-{target}.log")
+            # The stage that makes our wheel gets a name too, or pruning would take it for waste.
+            for one, tag in (("wheel", "localhost/tidegate-wheel:dev"), (target, name)):
+                log = cache_root() / "logs" / f"image-{one}.log"
+                buildah.build(REPOSITORY, one, tag, host_certificates(), log)
         buildah.prune()
     return name
 

@@ -2,6 +2,7 @@
 
 import json
 import os
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -45,7 +46,7 @@ def load(spec: ClusterSpec, paths: ClusterPaths, name: str) -> None:
     """Bring an image from the build store to every node of a cluster."""
     layout = cache_root() / "layout"
     with exclusive(cache_root() / "buildah.lock", "building images"):
-        image_store().push_to_layout(name, layout)
+        image_store().copy_to_layout(name, layout)
         image = read_layout(layout, name)
         for index in spec.node_indexes:
             files = node_files(paths, index)
@@ -56,21 +57,33 @@ def load(spec: ClusterSpec, paths: ClusterPaths, name: str) -> None:
 def _load_on_node(containerd: Containerd, store: Path, layout: Path, image: LayoutImage, name: str) -> None:
     present = containerd.blob_digests()
     missing = [digest for digest in image.blobs if digest not in present]
+    share_blobs(layout, store / "io.containerd.content.v1.content", missing)
     blobs = [(digest, blob_path(layout, digest)) for digest in missing]
     index = oci_archive.image_index(image.manifest, name)
     containerd.import_archive(lambda out: oci_archive.write_archive(out, index, blobs))
-    share_blobs(layout, store / "io.containerd.content.v1.content", missing)
+    containerd.remove_images(superseded(containerd.images()))
 
 
 def share_blobs(layout: Path, content_store: Path, digests: list[str]) -> None:
-    """Keep one copy of a blob on disk for all stores: they are named by their content and never change."""
+    """Keep one copy of a blob on disk for all stores: they are named by their content and never change.
+
+    containerd looks for a blob's file before it writes one, so linking first also saves the writing.
+    """
     for digest in digests:
-        own, ours = blob_path(content_store, digest), blob_path(layout, digest)
-        if own.exists() and not own.samefile(ours):
-            link = own.with_name(own.name + ".link")
-            link.unlink(missing_ok=True)
-            os.link(ours, link)
-            link.replace(own)
+        own = blob_path(content_store, digest)
+        own.parent.mkdir(parents=True, exist_ok=True)
+        if not own.exists():
+            os.link(blob_path(layout, digest), own)
+
+
+def superseded(images: Mapping[str, str]) -> list[str]:
+    """Names that keep an old image alive after its tag has moved on.
+
+    Args:
+        images: name -> digest of what it names. The kubelet's side adds a name `sha256:...` to every image.
+    """
+    tagged = {digest for name, digest in images.items() if not name.startswith("sha256:")}
+    return [name for name, digest in images.items() if name.startswith("sha256:") and digest not in tagged]
 
 
 def _prune(layout: Path) -> None:

@@ -31,7 +31,7 @@ def ensure_node(spec: ClusterSpec, index: int, paths: ClusterPaths, table: Proce
     table.ensure(f"containerd{index}", ["containerd", "--config", str(files.containerd_config)], netns)
     containerd = Containerd(files.socket)
     wait_for(f"containerd of node {index} answers", containerd.answers, lambda: _why_not(table, f"containerd{index}"))
-    if node_config.PAUSE_IMAGE not in containerd.image_names():
+    if node_config.PAUSE_IMAGE not in containerd.images():
         containerd.import_archive(pause_archive(binaries.path("pause"), node_config.PAUSE_IMAGE))
     flags = node_config.kubelet_flags(spec, paths, index)
     table.ensure(f"kubelet{index}", [str(binaries.path("kubelet")), *flags], netns)

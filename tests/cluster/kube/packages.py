@@ -38,7 +38,7 @@ FOR_NODES = (
     Program("nsenter", "util-linux"),
     Program("mount", "mount"),
 )
-FOR_IMAGES = (Program("buildah", "buildah"), Program("mmdebstrap", "mmdebstrap"))
+FOR_IMAGES = (Program("buildah", "buildah"), Program("skopeo", "skopeo"), Program("mmdebstrap", "mmdebstrap"))
 
 _POLICY = Path("/usr/sbin/policy-rc.d")
 
