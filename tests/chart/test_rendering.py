@@ -1,6 +1,7 @@
 """Every values case of the chart renders to objects that Kubernetes takes and that agree with the contract."""
 
 from collections.abc import Callable
+from dataclasses import fields
 from pathlib import Path
 from subprocess import CompletedProcess
 
@@ -10,7 +11,9 @@ import yaml
 
 from tests.chart.conftest import CHART, NAMESPACE, Manifest, Render
 from tidegate_contract import labels
+from tidegate_operator.cluster import CHILD_KINDS, Kind
 from tidegate_operator.crd import custom_resource_definition
+from tidegate_operator.settings import ENVIRONMENT_PREFIX, OperatorSettings, read_settings
 
 CASES = sorted((CHART / "ci").glob("*.yaml"))
 KUBERNETES_VERSION = "1.35"
@@ -148,6 +151,36 @@ def test_limited_to_namespaces_the_operator_gets_no_cluster_wide_rights(render: 
 
 def test_cluster_wide_and_namespaced_rights_are_the_same_list(render: Render) -> None:
     assert operator_rules(render()) == operator_rules(render("--set", "watchNamespaces={team-a}"))
+
+
+@pytest.mark.parametrize("kind", CHILD_KINDS, ids=lambda kind: kind.name)
+def test_operator_may_do_with_each_kind_of_child_what_it_does(render: Render, kind: Kind) -> None:
+    """Server-side apply needs `create` and `patch`, the watches `list` and `watch`."""
+    verbs = {
+        verb
+        for rule in operator_rules(render())
+        if kind.group in rule["apiGroups"] and kind.plural in rule["resources"]
+        for verb in rule["verbs"]
+    }
+    assert verbs == {"get", "list", "watch", "create", "patch", "delete"}
+
+
+def test_operator_reads_its_settings_from_the_environment_that_the_chart_gives(objects: list[Manifest]) -> None:
+    """Every variable is one that the operator knows, and with them alone it starts."""
+    given = {e["name"]: e.get("value", "from-the-pod") for e in operator_container(objects)["env"]}
+    ours = {name: value for name, value in given.items() if name.startswith(ENVIRONMENT_PREFIX)}
+    settings = read_settings({}, ours)
+    known = {ENVIRONMENT_PREFIX + field.name.upper() for field in fields(OperatorSettings)}
+    assert set(ours) <= known
+    assert settings.lease_namespace == settings.identity == "from-the-pod"
+    assert settings.server_image.startswith(("tidegate/server:", "registry.example.com/tidegate/server:1.2.3"))
+
+
+def test_operator_may_write_the_lease_that_it_is_told_to_hold(objects: list[Manifest]) -> None:
+    env = {e["name"]: e.get("value") for e in operator_container(objects)["env"]}
+    for role in of_kind(objects, "Role"):
+        if role["metadata"]["name"].endswith("-leader"):
+            assert role["rules"][1]["resourceNames"] == [env["TIDEGATE_OPERATOR_LEASE_NAME"]]
 
 
 def test_operator_cannot_read_secrets_and_grants_nothing(render: Render) -> None:

@@ -17,8 +17,8 @@ TARGET: pytest.StashKey[TargetCluster] = pytest.StashKey()
 
 
 @pytest.fixture(scope="session")
-def target(request: pytest.FixtureRequest) -> TargetCluster:
-    cluster = find_target_cluster()
+def target(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> TargetCluster:
+    cluster = find_target_cluster(tmp_path_factory.mktemp("cluster"))
     request.config.stash[TARGET] = cluster
     return cluster
 

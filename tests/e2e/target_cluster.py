@@ -25,14 +25,22 @@ class TargetCluster:
     """Started by tests/cluster, for tests only: what an earlier run left there may be replaced."""
 
 
-def find_target_cluster() -> TargetCluster:
+def find_target_cluster(folder: Path) -> TargetCluster:
     """The cluster of the user's choice, or a running one of our own with both images loaded.
+
+    Args:
+        folder: private and empty; keeps the user's cluster as it is now, so that a change of context during the tests
+            does not move them to another cluster.
 
     Raises:
         AssertionError: a tool is missing, or the cluster did not start; says what to do.
     """
-    if kubeconfig := os.environ.get("KUBECONFIG"):
-        return TargetCluster(Kube(_tool("kubectl"), Path(kubeconfig)), _tool("helm"), scratch=False)
+    if os.environ.get("KUBECONFIG"):
+        kubectl, kubeconfig = _tool("kubectl"), folder / "kubeconfig"
+        show = [str(kubectl), "config", "view", "--minify", "--flatten", "--raw"]
+        kubeconfig.touch(mode=0o600)
+        kubeconfig.write_text(subprocess.run(show, stdout=subprocess.PIPE, text=True, check=True).stdout)
+        return TargetCluster(Kube(kubectl, kubeconfig), _tool("helm"), scratch=False)
     # The last line is the answer; what comes before it is progress.
     env = json.loads(_cluster("up", "--json").splitlines()[-1])
     for command in ("build-images", "load-images"):

@@ -112,7 +112,7 @@ def test_load_scales_up_within_a_minute_and_idleness_back_down_with_every_stream
         started = time.monotonic()
         wait_for_desired(scaled, 2, within_s=SCALE_UP_S)
         scaled.wait_until_ready(replicas=2, within_s=SCALE_UP_S - (time.monotonic() - started))
-        assert "replicas 1 → 2" in scaled.events_told()
+        assert "from 1 to 2 replicas" in scaled.events_told()
         under_load = by_id(load.finish(within_s=120))
     assert under_load == undisturbed
 
@@ -122,7 +122,7 @@ def test_load_scales_up_within_a_minute_and_idleness_back_down_with_every_stream
         disturbed = by_id([result for running in streams.values() for result in running.finish(within_s=180)])
     assert set(disturbed) == {"long-0", "long-1"}
     scaled.wait_until_ready(replicas=1, within_s=60)
-    assert "replicas 2 → 1" in scaled.events_told()
+    assert "from 2 to 1 replicas" in scaled.events_told()
 
     chats = [Chat(f"long-{i}", f"{PROMPTS[i]} Take your time.", LONG_TOKENS) for i in range(2)]
     assert alone(client_pod, scaled.url, chats) == disturbed

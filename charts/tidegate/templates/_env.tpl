@@ -8,6 +8,8 @@
 - name: TIDEGATE_OPERATOR_NAMESPACES
   value: {{ join "," . }}
 {{- end }}
+- name: TIDEGATE_OPERATOR_CLUSTER_DOMAIN
+  value: {{ .Values.clusterDomain }}
 - name: TIDEGATE_OPERATOR_LEASE_NAME
   value: {{ include "tidegate.operator.name" . }}
 - name: TIDEGATE_OPERATOR_LEASE_NAMESPACE

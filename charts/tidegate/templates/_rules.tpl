@@ -8,16 +8,10 @@ It never reads Secrets: a pod's token and pull secrets are referred to by name, 
   verbs: [get, list, watch]
 - apiGroups: [tidegate.dev]
   resources: [inferenceservices/status]
-  verbs: [get, patch, update]
-- apiGroups: [tidegate.dev] # an owner reference that blocks its owner's deletion needs this
-  resources: [inferenceservices/finalizers]
-  verbs: [update]
+  verbs: [patch]
 - apiGroups: [apps]
   resources: [deployments]
   verbs: [get, list, watch, create, patch, delete]
-- apiGroups: [apps] # which pods belong to which version of a template
-  resources: [replicasets]
-  verbs: [get, list, watch]
 - apiGroups: [""]
   resources: [services, serviceaccounts]
   verbs: [get, list, watch, create, patch, delete]
@@ -27,10 +21,7 @@ It never reads Secrets: a pod's token and pull secrets are referred to by name, 
 - apiGroups: [""] # patch: the deletion cost, so that a scale-down takes the least busy pod
   resources: [pods]
   verbs: [get, list, watch, patch]
-- apiGroups: [autoscaling] # whether someone else scales, so that the operator stands down
-  resources: [horizontalpodautoscalers]
-  verbs: [get, list, watch]
-- apiGroups: ["", events.k8s.io]
+- apiGroups: [""] # on the resources, to say why something was done
   resources: [events]
-  verbs: [create, patch]
+  verbs: [create]
 {{- end -}}
