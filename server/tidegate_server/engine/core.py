@@ -94,12 +94,7 @@ class Engine:
         batch = self._scheduler.schedule(started_s)
         if batch.scheduled:
             sampled, errors = self._run(batch)
-            now = self._clock()
-            for request_id, error in errors.items():
-                failed = self._scheduler.fail(request_id, error, now)
-                if failed is not None:
-                    outputs.append(failed)
-            outputs.extend(self._scheduler.update(batch, sampled, now))
+            outputs.extend(self._scheduler.update(batch, sampled, self._clock(), errors))
         elif not outputs:
             return None
         return StepOutput(

@@ -36,7 +36,6 @@ class HeartbeatPage:
 
     def __init__(self, fd: int) -> None:
         self.fd = fd
-        weakref.finalize(self, os.close, fd)
         self._page = mmap.mmap(fd, _PAGE_BYTES)
         self._version = 0
         self._last_read = EngineSnapshot()
@@ -47,6 +46,7 @@ class HeartbeatPage:
         fd = os.memfd_create("tidegate-heartbeat", os.MFD_CLOEXEC)
         os.ftruncate(fd, _PAGE_BYTES)
         page = cls(fd)
+        weakref.finalize(page, os.close, fd)
         page.write(EngineSnapshot())
         return page
 

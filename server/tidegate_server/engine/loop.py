@@ -40,18 +40,19 @@ def serve(engine: Engine, channel: Channel, heartbeat: HeartbeatPage) -> None:
             if isinstance(command, Shutdown):
                 engine.abort_all("the server shuts down")
                 last = engine.step()
+                heartbeat.write(engine.snapshot())
                 if last is not None:
                     channel.send(last)
-                heartbeat.write(engine.snapshot())
                 channel.send(EngineStopped())
                 return
             engine.apply(command)
         output = engine.step()
-        # Chunks of a prompt that drew no token are told too: metrics count every step.
+        # The page first: who has read the last token of a request finds its blocks given back.
+        heartbeat.write(engine.snapshot())
+        # A step that drew no token is told too, since metrics count every step.
         if output is not None:
             channel.send(output)
         idle = output is None
-        heartbeat.write(engine.snapshot())
 
 
 def start_and_serve(launch: EngineLaunch, channel: Channel, heartbeat: HeartbeatPage) -> int:

@@ -101,7 +101,7 @@ class ProcessLink:
 
     async def close(self, timeout_s: float) -> None:
         if not self._exited.is_set():
-            if self._is_ready:
+            if self._is_ready or self._last_message.is_set():
                 self.send(Shutdown())
                 await self._wait(timeout_s)
             for end in (self._process.terminate, self._process.kill):

@@ -2,9 +2,11 @@
 
 import secrets
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import count
+from types import MappingProxyType
+from typing import Final
 
 from tidegate_server.engine.admission import Capacity, refusal
 from tidegate_server.engine.batch import Batch, RequestId, SampledToken, ScheduledRequest
@@ -17,6 +19,8 @@ from tidegate_server.engine.messages import AddRequest, FinishReason, RequestOut
 from tidegate_server.engine.prefix_cache import BlockHasher, PrefixRoot
 from tidegate_server.engine.request import Request, RequestState, end_reason, holds_blocks
 from tidegate_server.engine.seeds import derive_seed
+
+NO_ERRORS: Final[Mapping[str, str]] = MappingProxyType({})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -135,15 +139,6 @@ class Scheduler:
         self._record(EventKind.ABORTED, now, request.request_id, reason, request.num_output_tokens)
         return _ended(request, FinishReason.ABORT)
 
-    def fail(self, request_id: str, error: str, now: float) -> RequestOutput | None:
-        """End a request whose step failed; None when there is no such request any more."""
-        request = self._requests.get(RequestId(request_id))
-        if request is None:
-            return None
-        self._end(request)
-        self._record(EventKind.FAILED, now, request.request_id, error, request.num_output_tokens)
-        return _ended(request, FinishReason.ERROR, error)
-
     def preempt(self, request_id: str, now: float, reason: str) -> None:
         """Take a request's blocks at any moment, in flight too; it keeps its output and returns before new ones."""
         request = self._requests.get(RequestId(request_id))
@@ -178,8 +173,14 @@ class Scheduler:
         preempted, self._preempted = tuple(self._preempted), []
         return Batch(step=draft.step, scheduled=tuple(draft.scheduled), preempted=preempted)
 
-    def update(self, batch: Batch, sampled: Sequence[SampledToken], now: float) -> tuple[RequestOutput, ...]:
-        """Take in what a step gave; results of requests that were aborted or preempted meanwhile are dropped."""
+    def update(
+        self, batch: Batch, sampled: Sequence[SampledToken], now: float, errors: Mapping[str, str] = NO_ERRORS
+    ) -> tuple[RequestOutput, ...]:
+        """Take in what a step gave; results of requests that were aborted or preempted meanwhile are dropped.
+
+        Args:
+            errors: by request id, for those of the batch that could not be computed.
+        """
         if not batch.scheduled:
             return ()
         oldest = self._in_flight.popleft()
@@ -193,6 +194,10 @@ class Scheduler:
                 self.num_stale_results += 1
                 reason = f"of step {batch.step}; the request was aborted or preempted meanwhile"
                 self._record(EventKind.STALE_RESULT, now, share.request_id, reason, share.num_new_tokens)
+                continue
+            error = errors.get(share.request_id)
+            if error is not None:
+                outputs.append(self._fail(request, error, now))
                 continue
             self._advance(request, share.num_new_tokens)
             if share.sampling is not None:
@@ -307,6 +312,11 @@ class Scheduler:
             queue_time_s=queue_time_s,
             num_preemptions=request.num_preemptions,
         )
+
+    def _fail(self, request: Request, error: str, now: float) -> RequestOutput:
+        self._end(request)
+        self._record(EventKind.FAILED, now, request.request_id, error, request.num_output_tokens)
+        return _ended(request, FinishReason.ERROR, error)
 
     # Moves between the queues.
 

@@ -1,4 +1,4 @@
-"""Keeps the engine's debug log quiet: the machines make thousands of events."""
+"""Keeps the engine's log short: no debug lines, of which the machines make thousands, and plain tracebacks."""
 
 import logging
 from collections.abc import Iterator
@@ -9,6 +9,9 @@ import structlog
 
 @pytest.fixture(autouse=True, scope="module")
 def _quiet_log() -> Iterator[None]:
-    structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.WARNING))
+    structlog.configure(
+        wrapper_class=structlog.make_filtering_bound_logger(logging.WARNING),
+        processors=[structlog.dev.ConsoleRenderer(exception_formatter=structlog.dev.plain_traceback)],
+    )
     yield
     structlog.reset_defaults()

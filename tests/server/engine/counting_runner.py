@@ -12,9 +12,9 @@ from tidegate_server.errors import BadLogits, ModelNotFound
 from tidegate_server.model_source import ModelFiles
 from tidegate_server.settings import EngineSettings
 
-BAD_TOKEN = 66  # a prompt with it makes the step fail
-NAN_TOKEN = 77  # a prompt with it has no usable logits
-DEADLY_TOKEN = 88  # a prompt with it takes the device down
+BAD_TOKEN = 966  # a prompt with it makes the step fail
+NAN_TOKEN = 977  # a prompt with it has no usable logits
+DEADLY_TOKEN = 988  # a prompt with it takes the device down
 
 
 class ClobberedBlock(AssertionError):
@@ -115,6 +115,11 @@ def load_counting_runner(settings: EngineSettings, files: ModelFiles) -> Countin
     for module in ("fastapi", "uvicorn", "torch"):
         assert module not in sys.modules, f"the engine process imported {module}"
     return CountingRunner(num_kv_blocks=settings.num_kv_blocks or 64, block_size=settings.block_size)
+
+
+def load_endless_runner(settings: EngineSettings, files: ModelFiles) -> CountingRunner:
+    """No request runs out of context before its reader looks."""
+    return CountingRunner(num_kv_blocks=100_000, max_model_len=400_000, vocab_size=1_000_000)
 
 
 def load_nothing(settings: EngineSettings, files: ModelFiles) -> CountingRunner:

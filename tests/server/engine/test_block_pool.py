@@ -1,6 +1,7 @@
 from collections import Counter
 
 import pytest
+from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
@@ -87,6 +88,7 @@ class BlockPoolMachine(RuleBasedStateMachine):
 
 
 TestBlockPoolMachine = BlockPoolMachine.TestCase
+TestBlockPoolMachine.settings = settings(max_examples=50, stateful_step_count=40, deadline=None)
 
 
 def test_cached_blocks_are_reused_least_recently_used_first() -> None:

@@ -1,0 +1,123 @@
+"""The engine by hand: failures that stay with their request, and the numbers it tells of itself."""
+
+import pytest
+
+from tests.server.engine.counting_runner import BAD_TOKEN, DEADLY_TOKEN, NAN_TOKEN, CountingRunner
+from tests.server.engine.driving import Driver, add_request
+from tidegate_contract.admin import ServerState
+from tidegate_server.engine.batch import Batch, RunnerBroken, SampledToken
+from tidegate_server.engine.core import MAX_FAILED_STEPS
+from tidegate_server.engine.event_log import EventKind
+from tidegate_server.engine.messages import FinishReason
+
+
+@pytest.mark.parametrize("culprit", [BAD_TOKEN, NAN_TOKEN])
+def test_one_bad_request_fails_alone(culprit: int) -> None:
+    driver = Driver()
+    driver.add(add_request("good", [1, 2]), add_request("bad", [1, culprit]), add_request("fine", [50]))
+    driver.run()
+    assert driver.last("bad").finish_reason is FinishReason.ERROR
+    assert str(culprit) in (driver.last("bad").error or "") or "token 2" in (driver.last("bad").error or "")
+    assert not driver.last("bad").refused
+    assert driver.tokens("good") == [3, 4, 5, 6]
+    assert driver.tokens("fine") == [51, 52, 53, 54]
+    assert [event.request_id for event in driver.engine.events.of(EventKind.FAILED)] == ["bad"]
+
+
+def test_a_failed_request_gives_its_blocks_back() -> None:
+    driver = Driver()
+    driver.add(add_request("bad", [1, BAD_TOKEN]))
+    driver.run()
+    assert driver.engine.scheduler.pool.num_free == driver.engine.scheduler.pool.num_total
+
+
+def test_a_lost_device_ends_the_engine() -> None:
+    driver = Driver()
+    driver.add(add_request("a", [1]), add_request("deadly", [DEADLY_TOKEN]))
+    with pytest.raises(RunnerBroken, match="fell off the bus"):
+        driver.run()
+
+
+def test_an_engine_that_fails_every_request_gives_up() -> None:
+    driver = Driver()
+    for number in range(MAX_FAILED_STEPS - 1):
+        driver.add(add_request(str(number), [BAD_TOKEN]))
+        driver.run()
+    driver.add(add_request("last", [BAD_TOKEN]))
+    with pytest.raises(RunnerBroken, match="every request failed in 5 steps in a row"):
+        driver.run()
+
+
+def test_a_success_in_between_shows_that_the_engine_is_sound() -> None:
+    driver = Driver()
+    for number in range(3 * MAX_FAILED_STEPS):
+        driver.add(add_request(f"bad {number}", [BAD_TOKEN]))
+        driver.run()
+        driver.add(add_request(f"good {number}", [1], max_tokens=1))
+        driver.run()
+    assert driver.tokens("good 14") == [2]
+
+
+class ForgetfulRunner(CountingRunner):
+    """Draws for nobody."""
+
+    def run(self, batch: Batch) -> tuple[SampledToken, ...]:
+        return super().run(batch)[:0]
+
+
+def test_a_runner_that_draws_for_the_wrong_requests_fails_them() -> None:
+    driver = Driver(ForgetfulRunner())
+    driver.add(add_request("a", [1]))
+    driver.run()
+    assert "instead of ['a']" in (driver.last("a").error or "")
+
+
+def test_a_step_with_nothing_to_do_tells_nothing() -> None:
+    driver = Driver()
+    assert driver.engine.step() is None
+    assert not driver.engine.has_work
+
+
+def test_a_refusal_leaves_with_a_step_that_computed_nothing() -> None:
+    driver = Driver()
+    driver.add(add_request("a", []))
+    output = driver.engine.step()
+    assert output is not None
+    assert (output.num_new_tokens, len(output.outputs)) == (0, 1)
+
+
+def test_abort_all_ends_everybody() -> None:
+    driver = Driver(max_num_seqs=1)
+    driver.add(add_request("running", [1]), add_request("waiting", [2]))
+    driver.step()
+    driver.engine.abort_all("the server shuts down")
+    driver.run()
+    assert [driver.last(name).finish_reason for name in ("running", "waiting")] == [FinishReason.ABORT] * 2
+    assert driver.engine.scheduler.pool.num_live == 0
+
+
+def test_the_snapshot_shows_the_engine_as_it_is() -> None:
+    driver = Driver(CountingRunner(num_kv_blocks=16), max_num_seqs=1)
+    driver.add(add_request("a", range(5)), add_request("b", range(50, 57)))
+    driver.step()
+    snapshot = driver.engine.snapshot()
+    assert snapshot.state is ServerState.READY
+    assert (snapshot.num_running, snapshot.num_waiting, snapshot.waiting_prompt_tokens) == (1, 1, 7)
+    assert (snapshot.kv_blocks_live, snapshot.kv_blocks_free, snapshot.kv_blocks_total) == (2, 14, 16)
+    assert (snapshot.step, snapshot.num_requests, snapshot.max_num_seqs, snapshot.block_size) == (1, 2, 1, 4)
+    driver.run()
+    idle = driver.engine.snapshot()
+    assert (idle.num_running, idle.num_waiting, idle.kv_blocks_live) == (0, 0, 0)
+    assert idle.progress_at_s > snapshot.progress_at_s
+
+
+def test_the_same_commands_give_the_same_batches() -> None:
+    def batches() -> list[Batch]:
+        driver = Driver(CountingRunner(num_kv_blocks=6, mixes=True), seed=3)
+        for number in range(5):
+            driver.add(add_request(str(number), range(number * 10, number * 10 + 6), max_tokens=12))
+            driver.step()
+        driver.run()
+        return driver.batches
+
+    assert batches() == batches()
