@@ -22,6 +22,7 @@ from tidegate_bench.venv import cache_folder
 from tidegate_bench.workloads import DESCRIPTIONS, FULL, QUICK, build_workload
 
 DEFAULT_MODEL = "smollm2-135m-instruct"
+DEFAULT_PEER = "vllm-cpu"  # what most would pick instead
 
 SERVERS: Mapping[str, Callable[[argparse.Namespace], Server]] = {
     "tidegate": lambda arguments: Tidegate(tuple(arguments.tidegate_arg)),
@@ -59,7 +60,10 @@ def _parser() -> argparse.ArgumentParser:
     run.set_defaults(command=_run)
 
     versus = commands.add_parser("compare", help="start servers in turn on this machine and measure each")
-    versus.add_argument("--peer", action="append", default=[], choices=[name for name in SERVERS if name != "tidegate"])
+    peers = [name for name in SERVERS if name != "tidegate"]
+    versus.add_argument(
+        "--peer", action="append", choices=[*peers, "none"], help=f"may be repeated (default: {DEFAULT_PEER})"
+    )
     versus.add_argument("--without-tidegate", action="store_true", help="measure the peers only")
     versus.add_argument("--model", type=Path, help="a folder of safetensors (default: the embedded model, exported)")
     versus.add_argument("--dtype", default="float32", choices=["float32", "bfloat16"])
@@ -112,9 +116,10 @@ async def _measure_endpoint(arguments: argparse.Namespace) -> Comparison:
 
 
 def _compare(arguments: argparse.Namespace) -> int:
-    names = [*([] if arguments.without_tidegate else ["tidegate"]), *arguments.peer]
+    peers = [name for name in arguments.peer or [DEFAULT_PEER] if name != "none"]
+    names = [*([] if arguments.without_tidegate else ["tidegate"]), *peers]
     if not names:
-        raise BenchError("nothing to measure: leave out --without-tidegate or add --peer")
+        raise BenchError("nothing to measure: leave out --without-tidegate or name a --peer")
     plan = Plan(
         servers=tuple(SERVERS[name](arguments) for name in names),
         workloads=arguments.workloads,

@@ -49,8 +49,12 @@ class Plan:
 Say = Callable[[str], None]
 
 
-async def compare(plan: Plan, say: Say) -> Comparison:
-    """Run the plan; `say` gets a line on each thing that begins or ends.
+async def compare(plan: Plan, say: Say, find_limits: Callable[[str, int], Roofline] = measure_roofline) -> Comparison:
+    """Run the plan.
+
+    Args:
+        say: gets a line on each thing that begins or ends.
+        find_limits: the machine's own, for a dtype and a number of CPUs.
 
     Raises:
         BenchError: a server cannot be installed or started.
@@ -63,7 +67,7 @@ async def compare(plan: Plan, say: Say) -> Comparison:
         say(f"{server.name}: installing, unless it is there already")
         versions[server.name] = await asyncio.to_thread(server.install, plan.model, plan.dtype)
     say("measuring the machine's own limits")
-    roofline = await asyncio.to_thread(measure_roofline, plan.dtype, machine.num_cpus)
+    roofline = await asyncio.to_thread(find_limits, plan.dtype, machine.num_cpus)
     starts: list[ServerStart] = []
     runs: list[WorkloadRun] = []
     for turn, server, kv_tokens, names in _sessions(plan):

@@ -76,7 +76,7 @@ _START_HEADER = ("server", "version", "ready after s", "peak memory MB (RSS)", "
 
 
 def _start_rows(comparison: Comparison) -> Iterator[tuple[str, ...]]:
-    for server in _servers(comparison):
+    for server in dict.fromkeys(start.server for start in comparison.starts):
         # The starts with the most room for KV, the ones a user would make; a start for W5 is smaller on purpose.
         own = [start for start in comparison.starts if start.server == server]
         ample = max(start.kv_tokens for start in own)

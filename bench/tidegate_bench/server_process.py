@@ -20,7 +20,8 @@ from tidegate_bench.workloads import FIRST_TOKEN_ID, PlannedRequest
 
 POLL_INTERVAL_S = 0.2
 MEMORY_INTERVAL_S = 1.0
-STOP_TIMEOUT_S = 30.0
+STOP_TIMEOUT_S = 30.0  # for the root to drain and end its children
+ORPHAN_TIMEOUT_S = 5.0  # for children that it left behind
 LOG_TAIL_CHARS = 2000
 
 
@@ -99,7 +100,7 @@ class ServerProcess:
             await asyncio.sleep(MEMORY_INTERVAL_S)
 
     async def _stop(self) -> None:
-        """SIGTERM to the root, which ends its own children; SIGKILL to whoever is left after the time-out."""
+        """SIGTERM to the root, which ends its own children; then SIGTERM and at last SIGKILL to whoever is left."""
         if self._watch is not None:
             self._watch.cancel()
             with contextlib.suppress(asyncio.CancelledError):
@@ -107,13 +108,19 @@ class ServerProcess:
         self.tree.living()  # the children are known while the root can still be asked for them
         if self._process.returncode is None:
             self._process.terminate()
-        deadline = time.monotonic() + STOP_TIMEOUT_S
-        while (left := self.tree.living()) and time.monotonic() < deadline:
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(self._process.wait(), STOP_TIMEOUT_S)
+        self._signal_living(signal.SIGTERM)
+        deadline = time.monotonic() + ORPHAN_TIMEOUT_S
+        while self.tree.living() and time.monotonic() < deadline:
             await asyncio.sleep(POLL_INTERVAL_S)
-        for stat in left:
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(stat.pid, signal.SIGKILL)
+        self._signal_living(signal.SIGKILL)
         await self._process.wait()
+
+    def _signal_living(self, number: signal.Signals) -> None:
+        for stat in self.tree.living():
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(stat.pid, number)
 
 
 async def _serves(session: aiohttp.ClientSession, base_url: str) -> bool:

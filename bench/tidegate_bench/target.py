@@ -8,6 +8,7 @@ from typing import Protocol
 import aiohttp
 
 from tidegate_bench.completions import stream_completion
+from tidegate_bench.launch import BenchError
 from tidegate_bench.record import RequestRecord
 from tidegate_bench.workloads import PlannedRequest, Workload
 
@@ -57,8 +58,11 @@ async def first_model(base_url: str) -> str:
     """The name of the model that an endpoint lists first.
 
     Raises:
-        aiohttp.ClientError: no answer, or not one of `/v1/models`.
+        BenchError: no answer, or not one of `/v1/models`.
     """
     url = f"{base_url.rstrip('/').removesuffix('/v1')}/v1/models"
-    async with aiohttp.ClientSession(raise_for_status=True) as session, session.get(url) as response:
-        return str((await response.json())["data"][0]["id"])
+    try:
+        async with aiohttp.ClientSession(raise_for_status=True) as session, session.get(url) as response:
+            return str((await response.json())["data"][0]["id"])
+    except (aiohttp.ClientError, ValueError, LookupError, TypeError) as failure:
+        raise BenchError(f"{base_url}: lists no model ({failure!r}); is it an OpenAI-compatible server?") from None

@@ -1,7 +1,9 @@
 """Virtual environments for peers, outside the repository, made by uv and kept between runs."""
 
 import os
+import shutil
 import subprocess
+import sys
 from pathlib import Path
 
 from tidegate_bench.launch import BenchError
@@ -38,7 +40,8 @@ def ensure_venv(
     done.unlink(missing_ok=True)
     override_file = folder / "override.txt"
     override_file.write_text("\n".join(override) + "\n")
-    _uv("venv", "--clear", "--python", "3.11", str(folder / "venv"))
+    # This Python again: uv would look for another version on the network.
+    _uv("venv", "--clear", "--python", sys.executable, str(folder / "venv"))
     _uv("pip", "install", "--python", str(python), "--override", str(override_file), *packages)
     if remove:
         _uv("pip", "uninstall", "--python", str(python), *remove)
@@ -53,12 +56,12 @@ def installed_version(python: Path, package: str) -> str:
 
 
 def _uv(*arguments: str) -> None:
+    beside = Path(sys.executable).with_name("uv")
+    uv = str(beside) if beside.exists() else shutil.which("uv")
+    if uv is None:
+        raise BenchError("uv is neither beside this Python nor on the PATH: it makes the peers' environments")
     try:
-        subprocess.run(["uv", "--quiet", *arguments], check=True)
-    except FileNotFoundError:
-        raise BenchError(
-            "uv is not on the PATH: install it (pip install uv), it makes the peers' environments"
-        ) from None
+        subprocess.run([uv, "--quiet", *arguments], check=True)
     except subprocess.CalledProcessError as failure:
         raise BenchError(
             f"uv {arguments[0]} failed with exit status {failure.returncode}; its message is above"
