@@ -197,7 +197,8 @@ def _down_or_steady(
     wanted_now, wanted = (max(1, replicas_for(demand, down_target)) for demand in (latest.demand, peak))
     if scene.replicas <= policy.min_replicas or wanted_now >= scene.replicas:
         limit = Limit.MIN_REPLICAS if recommended < policy.min_replicas == scene.replicas else None
-        message = f"demand of {average:.2f} replicas fits {scene.replicas}"
+        fits = "fits" if recommended <= scene.replicas else "is too new to act on with"
+        message = f"demand of {average:.2f} replicas {fits} {scene.replicas}"
         return Decision(scene.replicas, recommended, Reason.STEADY, message, limit, latest, average)
     obstacle = _obstacle_to_down(policy, scene, samples, records, average, wanted, now)
     if obstacle is not None:
