@@ -74,7 +74,8 @@ def open_gguf(path: Path) -> GgufFile:
         with path.open("rb") as file:
             if file.read(len(MAGIC)) != MAGIC:
                 raise ModelNotSupported(f"{path} is no GGUF file: it does not start with {MAGIC.decode()}")
-            data = memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
+            # Copy on write: nothing is ever written, but torch warns about arrays that could not be.
+            data = memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY))
     except OSError as error:
         raise ModelNotFound(f"{path} cannot be read: {error.strerror}") from error
     try:

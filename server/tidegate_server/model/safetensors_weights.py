@@ -1,0 +1,97 @@
+"""A folder of safetensors, in one file or many, to the decoder's tensors."""
+
+import json
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from safetensors import SafetensorError, safe_open
+
+from tidegate_server.errors import ModelNotFound, ModelNotSupported
+from tidegate_server.model.config import ModelConfig
+from tidegate_server.model.weights import DecoderWeights, allocate_weights, check_tensors, destinations, fill
+
+SINGLE_FILE = "model.safetensors"
+INDEX_FILE = "model.safetensors.index.json"
+READABLE_DTYPES = ("F64", "F32", "BF16", "F16")
+
+
+@dataclass(frozen=True, slots=True)
+class _StoredTensor:
+    file: safe_open
+    shape: tuple[int, ...]
+    dtype: str
+
+
+def load_safetensors(folder: Path, config: ModelConfig, dtype: torch.dtype, device: torch.device) -> DecoderWeights:
+    """Read every tensor straight into its place.
+
+    Raises:
+        ModelNotFound: a file is missing, truncated or damaged.
+        ModelNotSupported: the tensors are not those of the config, or of a number format that is not read.
+    """
+    with ExitStack() as stack:
+        stored: dict[str, _StoredTensor] = {}
+        for path in weight_files(folder):
+            stored |= _open(stack, path)
+        for name, tensor in stored.items():
+            if tensor.dtype not in READABLE_DTYPES:
+                raise ModelNotSupported(
+                    f"{folder}: tensor {name} is stored as {tensor.dtype}; supported: {', '.join(READABLE_DTYPES)}"
+                )
+        weights = allocate_weights(config, dtype, device)
+        places = destinations(config, weights)
+        shapes = {name: tensor.shape for name, tensor in stored.items()}
+        check_tensors(folder, places, shapes, ignored=_ignored(config, shapes))
+        for name, place in places.items():
+            try:
+                fill(place, stored[name].file.get_tensor(name))  # type: ignore[no-untyped-call] # its stub has no types
+            except SafetensorError as error:
+                raise _damaged(folder, error) from error
+    return weights
+
+
+def weight_files(folder: Path) -> list[Path]:
+    """The files to read: those the index lists, else the single file, else every one that is there.
+
+    Raises:
+        ModelNotFound: the index cannot be read, or lists a file that is not there.
+    """
+    index = folder / INDEX_FILE
+    if index.exists():
+        try:
+            names = sorted(set(json.loads(index.read_bytes())["weight_map"].values()))
+        except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+            raise ModelNotFound(f"{index} is truncated or damaged; copy it again") from error
+        if missing := [name for name in names if not (folder / name).is_file()]:
+            raise ModelNotFound(
+                f"{folder}: {len(missing)} of {len(names)} weight files are missing, such as {missing[0]}; copy all"
+            )
+        return [folder / name for name in names]
+    if (folder / SINGLE_FILE).is_file():
+        return [folder / SINGLE_FILE]
+    return sorted(folder.glob("*.safetensors"))
+
+
+def _open(stack: ExitStack, path: Path) -> dict[str, _StoredTensor]:
+    try:
+        file = stack.enter_context(safe_open(path, framework="pt", device="cpu"))
+        stored = {}
+        for name in file.keys():  # noqa: SIM118 - not a mapping: it has no iterator
+            tensor = file.get_slice(name)
+            stored[name] = _StoredTensor(file, tuple(tensor.get_shape()), tensor.get_dtype())
+    except (SafetensorError, OSError) as error:
+        raise _damaged(path, error) from error
+    return stored
+
+
+def _damaged(path: Path, error: Exception) -> ModelNotFound:
+    reason = " ".join(str(error).split())
+    return ModelNotFound(f"{path} is truncated or damaged ({reason}); copy it again")
+
+
+def _ignored(config: ModelConfig, names: dict[str, tuple[int, ...]]) -> set[str]:
+    """A tied head stored once more, and the rotation frequencies that old checkpoints carry along."""
+    ignored = {name for name in names if name.endswith("rotary_emb.inv_freq")}
+    return ignored | {"lm_head.weight"} if config.tied_head else ignored
