@@ -6,7 +6,7 @@ from datetime import datetime, timedelta
 from enum import StrEnum
 from typing import Final
 
-from tidegate_operator.autoscale import Decision, Limit, Scene, autoscale
+from tidegate_operator.autoscale import Decision, Limit, Reason, Scene, autoscale
 from tidegate_operator.demand import Sample
 from tidegate_operator.deployments import Deployment
 from tidegate_operator.observed import Observed
@@ -28,6 +28,7 @@ class Control(StrEnum):
     ADVISORY = "Advisory"
     PAUSED = "Paused"
     OVERRIDDEN = "ScaledByOther"
+    BLIND = "NoData"
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +54,8 @@ def plan_scaling(resource: InferenceService, observed: Observed, now: datetime) 
     records = before.decisions if before is not None else ()
     decision = autoscale(policy, scene, observed.samples, records, now)
     control, message = _control(policy, observed.deployment, now)
+    if control is Control.SCALING and decision.reason is Reason.NO_DATA and scene.num_ready > 0:
+        control, message = Control.BLIND, decision.message
     if control is not Control.SCALING:
         decision = replace(decision, desired=scene.replicas, limited_by=None)
     record = _record(scene, decision, now) if decision.desired != scene.replicas else None

@@ -5,12 +5,13 @@ field has any number of owners as long as they agree, force takes it from those 
 owner drops goes away. What the real server does beyond that is tested against the real one (`control_plane`).
 """
 
-import copy
 import itertools
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any
+
+import msgspec
 
 from tidegate_operator.cluster import DEPLOYMENT, Kind, Manifest, ObjectRef, kind_of
 from tidegate_operator.errors import Conflict, Missing
@@ -54,13 +55,13 @@ class FakeCluster:
         address = _address(manifest)
         if address in self.objects:
             raise Conflict(f"{address[2]} already exists", status=409)
-        return self._shown(self._store(copy.deepcopy(manifest)))
+        return self._shown(self._store(_copy(manifest)))
 
     async def replace(self, manifest: Manifest) -> Manifest:
         stored = self._found(_address(manifest))
         if manifest["metadata"].get("resourceVersion") != stored.body["metadata"]["resourceVersion"]:
             raise Conflict("the object has been modified", status=409)
-        stored.body = copy.deepcopy(manifest)
+        stored.body = _copy(manifest)
         self._touch(stored, "replace")
         return self._shown(stored)
 
@@ -78,7 +79,7 @@ class FakeCluster:
             )
         elif wanted_uid not in (None, stored.body["metadata"]["uid"]):
             raise Conflict("uid does not match", status=409)
-        before = copy.deepcopy(stored.body)
+        before = _copy(stored.body)
         self._take(stored, address[0], field_manager, dict(_leaves(manifest)), force)
         if stored.body != before:
             self._touch(stored, f"apply {field_manager}", spec_changed=stored.body.get("spec") != before.get("spec"))
@@ -107,10 +108,10 @@ class FakeCluster:
         address = _address(manifest)
         stored = self.objects.get(address)
         if stored is None:
-            return self._store(copy.deepcopy(manifest)).body
+            return self._store(_copy(manifest)).body
         spec_changed = manifest.get("spec") != stored.body.get("spec")
-        stored.body |= {key: copy.deepcopy(value) for key, value in manifest.items() if key != "metadata"}
-        stored.body["metadata"] |= copy.deepcopy(manifest["metadata"])
+        stored.body |= {key: _copy(value) for key, value in manifest.items() if key != "metadata"}
+        stored.body["metadata"] |= _copy(manifest["metadata"])
         self._touch(stored, "put", spec_changed=spec_changed)
         return stored.body
 
@@ -174,7 +175,7 @@ class FakeCluster:
         return self.objects[address]
 
     def _shown(self, stored: Stored) -> Manifest:
-        shown = copy.deepcopy(stored.body)
+        shown: Manifest = _copy(stored.body)
         shown["metadata"]["managedFields"] = [
             {
                 "manager": name,
@@ -184,6 +185,11 @@ class FakeCluster:
             for name, owned in stored.owners.items()
         ]
         return shown
+
+
+def _copy(value: Any) -> Any:
+    """A deep copy of JSON; ten times faster than `copy.deepcopy`, and whole runs are made of copies."""
+    return msgspec.json.decode(msgspec.json.encode(value))
 
 
 def _address(manifest: Manifest) -> Address:
@@ -203,13 +209,13 @@ def _leaves(value: Manifest, path: Path = ()) -> Iterator[tuple[Path, Any]]:
         if isinstance(inner, dict) and inner:
             yield from _leaves(inner, here)
         else:
-            yield here, copy.deepcopy(inner)
+            yield here, _copy(inner)
 
 
 def _put(body: Manifest, path: Path, value: Any) -> None:
     for key in path[:-1]:
         body = body.setdefault(key, {})
-    body[path[-1]] = copy.deepcopy(value)
+    body[path[-1]] = _copy(value)
 
 
 def _drop(body: Manifest, path: Path) -> None:
