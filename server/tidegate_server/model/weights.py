@@ -1,6 +1,6 @@
 """The decoder's tensors, and where each tensor of a checkpoint goes in them."""
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -35,6 +35,12 @@ class DecoderWeights:
     layers: tuple[LayerWeights, ...]
     final_norm: Tensor  # [hidden]
     head: LinearWeights  # hidden -> vocab
+
+    def linears(self) -> Iterator[LinearWeights]:
+        """Every projection."""
+        for layer in self.layers:
+            yield from (layer.qkv, layer.attention_out, layer.gate_up, layer.down)
+        yield self.head
 
 
 def allocate_weights(config: ModelConfig, dtype: torch.dtype, device: torch.device) -> DecoderWeights:
