@@ -52,8 +52,8 @@ async def on_http_error(request: Request, error: Exception) -> Response:
 
 
 async def on_unexpected_error(request: Request, error: Exception) -> Response:
-    """A mistake of ours: the client learns that it was not theirs, the log gets the traceback."""
-    log.error("request_crashed", path=request.url.path, exc_info=error, next="the client got a 500; others go on")
+    """A mistake of ours: the client learns that it was not theirs; uvicorn writes the traceback to the log."""
+    log.error("request_crashed", path=request.url.path, error=repr(error), next="the client got a 500; others go on")
     body = ErrorBody(
         message="the server made a mistake while answering; its log says more",
         type="server_error",

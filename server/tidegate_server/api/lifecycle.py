@@ -54,6 +54,11 @@ class Lifecycle:
         return self._because
 
     @property
+    def accepts(self) -> bool:
+        """Whether new requests are taken: from ready on, and still during the notice of a drain."""
+        return self._accepts
+
+    @property
     def num_unfinished(self) -> int:
         return self._num_unfinished
 
