@@ -115,8 +115,9 @@ def _exit_with_parent(stdin_fd: int) -> None:
 
 
 def main() -> int:
-    # Ctrl-C goes to the whole process group; the API process drains first and then sends Shutdown.
+    # Terminals and service managers signal the whole group; the API process drains first and then sends Shutdown.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
     launch = read_launch(sys.stdin.buffer)
     if launch.configure_logging is not None:
         launch.configure_logging()
