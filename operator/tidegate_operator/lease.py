@@ -31,6 +31,7 @@ class Election:
     ref: ObjectRef
     identity: str
     monotonic: Callable[[], float]
+    retry_s: float = RETRY_S
     _seen: tuple[str, str] | None = None  # holder and renewTime as last seen
     _seen_at: float = 0.0
     _held: bool = field(default=False)
@@ -51,7 +52,7 @@ class Election:
             await self.cluster.replace(self._renewed(lease, holder))
             return self._won()
         except ClusterError as error:
-            log.warning("lease_not_reached", lease=str(self.ref), error=str(error), next=f"again in {RETRY_S:g} s")
+            log.warning("lease_not_reached", lease=str(self.ref), error=str(error), next=f"again in {self.retry_s:g} s")
             return False
 
     async def release(self) -> None:
@@ -111,7 +112,7 @@ async def wait_to_lead(election: Election, stop: asyncio.Event) -> bool:
     while not stop.is_set():
         if await election.acquire_or_renew():
             return True
-        await _sleep(stop, RETRY_S)
+        await _sleep(stop, election.retry_s)
     return False
 
 
@@ -123,7 +124,7 @@ async def keep_leading(election: Election, stop: asyncio.Event) -> None:
     """
     renewed_at = election.monotonic()
     while not stop.is_set():
-        await _sleep(stop, RETRY_S)
+        await _sleep(stop, election.retry_s)
         try:
             async with asyncio.timeout(RENEW_DEADLINE_S):
                 renewed = await election.acquire_or_renew()
