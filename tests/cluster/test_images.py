@@ -6,7 +6,7 @@ import tarfile
 from pathlib import Path
 
 from tests.cluster.kube import oci_archive
-from tests.cluster.kube.image_load import blob_path, read_layout, share_blobs, superseded
+from tests.cluster.kube.image_load import blob_path, prune, read_layout, share_blobs, superseded
 from tests.cluster.kube.pause_image import pause_archive
 
 NAME = "docker.io/tidegate/server:dev"
@@ -41,16 +41,34 @@ def test_pause_archive_names_its_image_and_every_blob_by_content(tmp_path: Path)
     assert config["rootfs"]["diff_ids"] == [layer["digest"] for layer in manifest["layers"]]
 
 
+def add_image(layout: Path, name: str | None, layers: list[bytes]) -> oci_archive.Descriptor:
+    config = {"digest": put(layout, b"config of " + b"".join(layers))}
+    manifest = json.dumps({"config": config, "layers": [{"digest": put(layout, layer)} for layer in layers]}).encode()
+    put(layout, manifest)
+    descriptor = oci_archive.descriptor(oci_archive.MANIFEST_TYPE, manifest)
+    named = descriptor if name is None else descriptor | {"annotations": {"org.opencontainers.image.ref.name": name}}
+    index = layout / "index.json"
+    entries = json.loads(index.read_text(encoding="utf-8"))["manifests"] if index.exists() else []
+    index.write_text(json.dumps({"manifests": [*entries, named]}), encoding="utf-8")
+    return descriptor
+
+
 def test_layout_image_lists_its_layers_config_and_manifest(tmp_path: Path) -> None:
-    layer, config = put(tmp_path, b"layer"), put(tmp_path, b"config")
-    manifest = put(tmp_path, json.dumps({"config": {"digest": config}, "layers": [{"digest": layer}]}).encode())
-    entry = {"mediaType": oci_archive.MANIFEST_TYPE, "digest": manifest, "size": 1}
-    named = entry | {"annotations": {"org.opencontainers.image.ref.name": NAME}}
-    other = entry | {"digest": "sha256:0", "annotations": {"org.opencontainers.image.ref.name": "other"}}
-    (tmp_path / "index.json").write_text(json.dumps({"manifests": [other, named]}), encoding="utf-8")
+    add_image(tmp_path, "other", [b"x"])
+    manifest = add_image(tmp_path, NAME, [b"torch", b"code"])
     image = read_layout(tmp_path, NAME)
-    assert image.manifest == entry
-    assert image.blobs == (layer, config, manifest)
+    assert image.manifest == manifest
+    layers = [oci_archive.digest_of(layer) for layer in (b"torch", b"code")]
+    assert image.blobs == (*layers, oci_archive.digest_of(b"config of torchcode"), manifest["digest"])
+
+
+def test_pruning_drops_what_only_an_unnamed_older_image_had(tmp_path: Path) -> None:
+    add_image(tmp_path, None, [b"torch", b"old code"])
+    add_image(tmp_path, NAME, [b"torch", b"new code"])
+    prune(tmp_path)
+    kept = set(read_layout(tmp_path, NAME).blobs)
+    assert {f"sha256:{blob.name}" for blob in (tmp_path / "blobs" / "sha256").iterdir()} == kept
+    assert len(json.loads((tmp_path / "index.json").read_text(encoding="utf-8"))["manifests"]) == 1
 
 
 def test_archive_takes_blobs_from_files_and_may_leave_some_out(tmp_path: Path) -> None:

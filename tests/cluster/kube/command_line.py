@@ -6,7 +6,7 @@ import shlex
 import sys
 
 from tests.cluster.kube import image_build, image_load, lifecycle
-from tests.cluster.kube.console import answer, stage
+from tests.cluster.kube.console import answer
 from tests.cluster.kube.errors import ClusterError
 from tests.cluster.kube.spec import DEFAULT_CONTROL_PLANE_NAME, DEFAULT_NAME, MAX_NODES, ClusterSpec
 
@@ -116,6 +116,5 @@ def _load_images(arguments: argparse.Namespace) -> None:
         raise ClusterError(f"there is no cluster {arguments.name!r} with nodes; start it with `up`")
     for target in [arguments.only] if arguments.only else image_build.TARGETS:
         name = image_build.image_name(target)
-        with stage(f"loading {name}"):
-            image_load.load(spec, lifecycle.cluster_paths(spec.name), name)
+        image_load.load(spec, lifecycle.cluster_paths(spec.name), name)
         answer(name)

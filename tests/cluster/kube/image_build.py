@@ -38,11 +38,10 @@ def build(target: str) -> str:
         if not buildah.has_image(name):
             require_disk(cache_root(), _DISK_GB[target], f"the image {name}")
         ensure_base_image(buildah)
-        with stage(f"building {name}"):
-            # The stage that makes our wheel gets a name too, or pruning would take it for waste.
-            for one, tag in (("wheel", "localhost/tidegate-wheel:dev"), (target, name)):
-                log = cache_root() / "logs" / f"image-{one}.log"
-                buildah.build(REPOSITORY, one, tag, host_certificates(), log)
+        # The stage that makes our wheel gets a name too, or pruning would take it for waste.
+        for one, tag in (("wheel", "localhost/tidegate-wheel:dev"), (target, name)):
+            with stage(f"building {tag}"):
+                buildah.build(REPOSITORY, one, tag, host_certificates(), cache_root() / "logs" / f"image-{one}.log")
         buildah.prune()
     return name
 

@@ -5,34 +5,39 @@ import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from tests.cluster.kube import oci_archive
+from tests.cluster.kube.console import stage
 from tests.cluster.kube.containerd import Containerd
 from tests.cluster.kube.image_build import image_store
 from tests.cluster.kube.lock import exclusive
 from tests.cluster.kube.node_config import node_files
+from tests.cluster.kube.oci_archive import Descriptor
 from tests.cluster.kube.paths import ClusterPaths, cache_root
 from tests.cluster.kube.spec import ClusterSpec
+
+_REF_NAME = "org.opencontainers.image.ref.name"
 
 
 @dataclass(frozen=True, slots=True)
 class LayoutImage:
     """One image of an OCI layout folder: its manifest's descriptor, and the digests of all its blobs."""
 
-    manifest: dict[str, Any]
+    manifest: Descriptor
     blobs: tuple[str, ...]
+
+
+def named_manifests(layout: Path) -> dict[str, Descriptor]:
+    """The manifests' descriptors by image name; a name that has moved on leaves its old entry without one."""
+    entries = json.loads((layout / "index.json").read_text(encoding="utf-8"))["manifests"]
+    names = [entry.get("annotations", {}).get(_REF_NAME) for entry in entries]
+    return {name: entry for name, entry in zip(names, entries, strict=True) if name is not None}
 
 
 def read_layout(layout: Path, name: str) -> LayoutImage:
     """Find an image in a layout by its name."""
-    index = json.loads((layout / "index.json").read_text(encoding="utf-8"))
-    found = next(
-        entry
-        for entry in index["manifests"]
-        if entry.get("annotations", {}).get("org.opencontainers.image.ref.name") == name
-    )
-    descriptor = {key: found[key] for key in ("mediaType", "digest", "size")}
+    entry = named_manifests(layout)[name]
+    descriptor = {key: entry[key] for key in ("mediaType", "digest", "size")}
     manifest = json.loads(blob_path(layout, descriptor["digest"]).read_text(encoding="utf-8"))
     parts = [layer["digest"] for layer in manifest["layers"]] + [manifest["config"]["digest"], descriptor["digest"]]
     return LayoutImage(descriptor, tuple(dict.fromkeys(parts)))
@@ -45,13 +50,15 @@ def blob_path(layout: Path, digest: str) -> Path:
 def load(spec: ClusterSpec, paths: ClusterPaths, name: str) -> None:
     """Bring an image from the build store to every node of a cluster."""
     layout = cache_root() / "layout"
-    with exclusive(cache_root() / "buildah.lock", "building images"):
-        image_store().copy_to_layout(name, layout)
+    with exclusive(cache_root() / "layout.lock", "loading images"):
+        with stage(f"copying {name} out of the build store"):
+            image_store().copy_to_layout(name, layout)
         image = read_layout(layout, name)
         for index in spec.node_indexes:
             files = node_files(paths, index)
-            _load_on_node(Containerd(files.socket), files.image_store, layout, image, name)
-        _prune(layout)
+            with stage(f"loading it into {spec.node_name(index)}"):
+                _load_on_node(Containerd(files.socket), files.image_store, layout, image, name)
+        prune(layout)
 
 
 def _load_on_node(containerd: Containerd, store: Path, layout: Path, image: LayoutImage, name: str) -> None:
@@ -86,11 +93,12 @@ def superseded(images: Mapping[str, str]) -> list[str]:
     return [name for name, digest in images.items() if name.startswith("sha256:") and digest not in tagged]
 
 
-def _prune(layout: Path) -> None:
-    """Drop the layout's blobs that no image names any more; the nodes' own links keep what they need."""
-    index = json.loads((layout / "index.json").read_text(encoding="utf-8"))
-    names = [entry["annotations"]["org.opencontainers.image.ref.name"] for entry in index["manifests"]]
-    needed = {digest for name in names for digest in read_layout(layout, name).blobs}
+def prune(layout: Path) -> None:
+    """Drop what no image of a layout names any more; the nodes' own links keep what they need."""
+    named = named_manifests(layout)
+    needed = {digest for name in named for digest in read_layout(layout, name).blobs}
+    index = {"schemaVersion": 2, "manifests": list(named.values())}
+    (layout / "index.json").write_text(json.dumps(index), encoding="utf-8")
     for blob in (layout / "blobs" / "sha256").iterdir():
         if f"sha256:{blob.name}" not in needed:
             blob.unlink()

@@ -4,7 +4,7 @@ import hashlib
 import io
 import json
 import tarfile
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from pathlib import Path
 from typing import IO, Any
 
@@ -17,11 +17,15 @@ def digest_of(data: bytes) -> str:
     return f"sha256:{hashlib.sha256(data).hexdigest()}"
 
 
-def descriptor(media_type: str, data: bytes) -> dict[str, Any]:
+# How a manifest or an index points at a blob: media type, digest, size, annotations.
+Descriptor = dict[str, Any]
+
+
+def descriptor(media_type: str, data: bytes) -> Descriptor:
     return {"mediaType": media_type, "digest": digest_of(data), "size": len(data)}
 
 
-def image_index(manifest: Mapping[str, Any], name: str) -> bytes:
+def image_index(manifest: Descriptor, name: str) -> bytes:
     """An index of one image, with the full name that containerd is to give it."""
     named = {**manifest, "annotations": {"io.containerd.image.name": name}}
     return json.dumps({"schemaVersion": 2, "manifests": [named]}).encode()
