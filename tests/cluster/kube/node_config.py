@@ -138,6 +138,7 @@ def kubelet_flags(spec: ClusterSpec, paths: ClusterPaths, index: int) -> list[st
         f"--node-ip={spec.node_address(index)}",
         f"--node-labels=topology.kubernetes.io/zone=zone-{index}",
         f"--root-dir={files.kubelet_root}",
+        f"--cert-dir={files.kubelet_root / 'pki'}",
         "--v=2",
     ]
 
