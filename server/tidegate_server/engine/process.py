@@ -30,7 +30,6 @@ ENGINE_MODULE: Final = "tidegate_server.engine.loop"
 
 # An engine that exits by itself has said why; the message may arrive after the news of its end.
 _LAST_MESSAGE_TIMEOUT_S: Final = 2.0
-_TERMINATE_TIMEOUT_S: Final = 2.0
 
 
 class ProcessLink:
@@ -104,10 +103,9 @@ class ProcessLink:
             if self._is_ready or self._last_message.is_set():
                 self.send(Shutdown())
                 await self._wait(timeout_s)
-            for end in (self._process.terminate, self._process.kill):
-                if not self._exited.is_set():
-                    end()
-                    await self._wait(_TERMINATE_TIMEOUT_S)
+            # It ignores SIGTERM and holds nothing that needs clearing away.
+            if not self._exited.is_set():
+                self._process.kill()
         await asyncio.shield(self._watching)
 
     async def _wait(self, timeout_s: float) -> None:
@@ -130,7 +128,7 @@ class ProcessLink:
         if reading.cancelled():
             return
         log.error("engine_message_unreadable", next="the engine process is ended", exc_info=reading.exception())
-        self._process.terminate()
+        self._process.kill()
 
     async def _watch(self, on_exit: Callable[[str], None]) -> None:
         """Wait for the engine's end, tell it, and clear away."""
