@@ -1,0 +1,174 @@
+"""One operator process against the real API server: what it makes, heals, leaves alone and tells."""
+
+import json
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from tests.e2e.kube import Json, Kube
+from tests.e2e.wait import NotYet, eventually
+from tests.operator.control_plane.conftest import fresh_namespace
+from tests.operator.control_plane.operator_process import OperatorProcess
+from tests.operator.control_plane.ready_pods import LoadServer, pods_of
+from tests.operator.control_plane.waits import (
+    CHILDREN,
+    no_children,
+    wait_for,
+    wait_for_condition,
+    wait_for_replicas,
+    wait_until_settled,
+)
+from tidegate_contract import labels
+
+pytestmark = pytest.mark.control_plane
+
+
+@pytest.fixture(scope="module")
+def namespace(kube: Kube) -> Iterator[str]:
+    """One for all tests here, so that one operator serves them all."""
+    with fresh_namespace(kube) as name:
+        yield name
+
+
+@pytest.fixture(scope="module", autouse=True)
+def operator(kube: Kube, namespace: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[OperatorProcess]:
+    log = tmp_path_factory.mktemp("operator") / "log"
+    image = "tidegate/server:test"
+    process = OperatorProcess.start(kube.kubeconfig, namespace, identity="operator-0", image=image, log=log)
+    process.wait_until_leading()
+    yield process
+    process.kill()
+
+
+@pytest.fixture(autouse=True)
+def nothing_left(kube: Kube, namespace: str, apply: Callable[..., Json]) -> Iterator[None]:
+    """The next test finds the name free."""
+    yield
+    kube.delete("infs", "chat", namespace)
+    eventually(lambda: no_children(kube, namespace), within_s=60)
+
+
+def test_children_are_made_owned_and_without_finalizers(kube: Kube, namespace: str, apply: Callable[..., Json]) -> None:
+    apply(replicas=2)
+    uid = kube.get("infs", "chat", namespace)["metadata"]["uid"]
+    for kind in CHILDREN:
+        metadata = wait_for(kube, namespace, kind)["metadata"]
+        assert [owner["uid"] for owner in metadata["ownerReferences"]] == [uid]
+        assert "finalizers" not in metadata
+    wait_until_settled(kube, namespace, 2)
+    found = kube.get("infs", "chat", namespace)
+    assert "finalizers" not in found["metadata"]
+    assert set(found["metadata"].get("annotations", {})) <= {"kubectl.kubernetes.io/last-applied-configuration"}
+    assert found["status"]["url"] == f"http://chat.{namespace}.svc.cluster.local/v1"
+    assert kube.run("get", "infs/chat", "-n", namespace, "--subresource=scale", "-o", "jsonpath={.status}") == (
+        json.dumps({"replicas": 2, "selector": f"{labels.SERVICE_LABEL}=chat"}, separators=(",", ":"))
+    )
+
+
+def test_drift_is_undone_and_what_left_the_spec_is_removed(
+    kube: Kube, namespace: str, apply: Callable[..., Json]
+) -> None:
+    apply(service={"annotations": {"a": "b"}})
+    wait_for(kube, namespace, "deployment")
+    patch = '{"spec":{"template":{"spec":{"containers":[{"name":"server","image":"evil"}]}}}}'
+    kube.run("patch", "deployment", "chat", "-n", namespace, "-p", patch)
+
+    def image_is_back() -> None:
+        image = kube.get("deployment", "chat", namespace)["spec"]["template"]["spec"]["containers"][0]["image"]
+        if image != "tidegate/server:test":
+            raise NotYet(f"the image is {image}")
+
+    eventually(image_is_back, within_s=20)
+    apply(podDisruptionBudget={"enabled": False})
+
+    def gone() -> None:
+        if kube.find("poddisruptionbudget", "chat", namespace) is not None:
+            raise NotYet("the budget is still there")
+        if "annotations" in kube.get("service", "chat", namespace)["metadata"]:
+            raise NotYet("the annotation is still there")
+
+    eventually(gone, within_s=20)
+
+
+def test_object_of_somebody_else_is_left_alone_until_its_name_is_free(
+    kube: Kube, namespace: str, apply: Callable[..., Json]
+) -> None:
+    kube.run("create", "service", "clusterip", "chat", "--tcp=80:80", "-n", namespace)
+    before = kube.get("service", "chat", namespace)
+    apply()
+    degraded = wait_for_condition(kube, namespace, "Degraded", "True")
+    assert degraded["reason"] == "NameTaken"
+    assert kube.get("service", "chat", namespace) == before
+    assert kube.find("deployment", "chat", namespace) is None
+    kube.delete("service", "chat", namespace)
+    wait_for(kube, namespace, "deployment", within_s=40)
+    wait_for_condition(kube, namespace, "Degraded", "False")
+
+
+def test_refusal_by_the_api_server_is_told_with_its_words(
+    kube: Kube, namespace: str, apply: Callable[..., Json]
+) -> None:
+    apply(podTemplate={"tolerations": [{"operator": "Sometimes"}]})
+    degraded = wait_for_condition(kube, namespace, "Degraded", "True")
+    assert degraded["reason"] == "ApplyRefused"
+    assert "tolerations[0].operator" in degraded["message"]
+    apply()
+    wait_for(kube, namespace, "deployment")
+    wait_for_condition(kube, namespace, "Ready", "False")
+
+
+@pytest.fixture
+def load() -> Iterator[LoadServer]:
+    load = LoadServer()
+    server = load.start()
+    yield load
+    server.shutdown()
+    server.server_close()
+
+
+def test_replicas_follow_the_pods_load_and_describe_tells_why(
+    kube: Kube, namespace: str, apply: Callable[..., Json], load: LoadServer
+) -> None:
+    windows = {"upSeconds": 10, "panicSeconds": 10, "downSeconds": 10}
+    apply(autoscaling={"maxReplicas": 2, "windows": windows})
+    wait_for(kube, namespace, "deployment")
+    wait_until_settled(kube, namespace, 1)
+    load.num_running, load.num_waiting = 4, 2
+    wait_for_replicas(kube, namespace, 2, within_s=60)
+    load.num_running, load.num_waiting = 0, 0
+    wait_until_settled(kube, namespace, 2)
+    wait_for_replicas(kube, namespace, 1, within_s=60)
+    told = kube.run("describe", "infs", "chat", "-n", namespace)
+    assert "from 1 to 2 replicas: demand of" in told
+    assert "from 2 to 1 replicas: demand stayed at or below" in told
+    decisions = kube.get("infs", "chat", namespace)["status"]["autoscaling"]["decisions"]
+    assert [(d["fromReplicas"], d["toReplicas"]) for d in decisions] == [(2, 1), (1, 2)]
+
+
+def test_somebody_elses_scaling_makes_the_autoscaler_stand_down(
+    kube: Kube, namespace: str, apply: Callable[..., Json]
+) -> None:
+    apply(autoscaling={"maxReplicas": 5})
+    wait_for(kube, namespace, "deployment")
+    wait_for_condition(kube, namespace, "ScalingActive", "True")
+    kube.run("scale", "deployment/chat", "--replicas=3", "-n", namespace)
+    active = wait_for_condition(kube, namespace, "ScalingActive", "False")
+    assert active["reason"] == "ScaledByOther"
+    assert "kubectl" in active["message"]
+    wait_for_replicas(kube, namespace, 3)
+
+
+def test_from_fixed_to_autoscaling_and_back_the_count_never_falls(
+    kube: Kube, namespace: str, apply: Callable[..., Json]
+) -> None:
+    apply(replicas=3)
+    wait_for(kube, namespace, "deployment")
+    wait_until_settled(kube, namespace, 3)
+    pods = {pod["metadata"]["uid"] for pod in pods_of(kube, namespace)}
+    apply(autoscaling={"maxReplicas": 5})
+    wait_for_condition(kube, namespace, "ScalingActive", "False")  # no pod reports a load here
+    apply(replicas=3)
+    wait_for_condition(kube, namespace, "Progressing", "False")
+    assert {pod["metadata"]["uid"] for pod in pods_of(kube, namespace)} == pods
+    apply(replicas=2)
+    wait_for_replicas(kube, namespace, 2)
