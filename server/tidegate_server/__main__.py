@@ -8,7 +8,7 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 
 from tidegate_server.errors import InvalidSetting, StartError
-from tidegate_server.settings import ServerSettings, read_settings
+from tidegate_server.settings import TERMINATION_MESSAGE_PATH, ServerSettings, read_settings
 from tidegate_server.version import server_version
 
 EXIT_FAILED = 1
@@ -42,19 +42,23 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def serve(arguments: Sequence[str]) -> int:
     """`tidegate serve`: one pod's server, until it is told to stop."""
+    from tidegate_server.termination import leave_message
+
     try:
         settings, warnings = read_settings(arguments, os.environ)
     except InvalidSetting as error:
+        # The operator shows it too: extra arguments come from the resource.
+        leave_message(TERMINATION_MESSAGE_PATH, error.code, str(error))
         return _say(str(error), EXIT_USAGE)
-
-    from tidegate_server.termination import leave_message
 
     try:
         return _run(settings, warnings)
     except StartError as error:
         message = " ".join(str(error).split())
         leave_message(settings.termination_message_path, error.code, message)
-        return _say(f"{error.code}: {message}", EXIT_USAGE if isinstance(error, InvalidSetting) else EXIT_FAILED)
+        if isinstance(error, InvalidSetting):
+            return _say(message, EXIT_USAGE)
+        return _say(f"{error.code}: {message}", EXIT_FAILED)
 
 
 def _run(settings: ServerSettings, warnings: Sequence[str]) -> int:
@@ -70,7 +74,7 @@ def _run(settings: ServerSettings, warnings: Sequence[str]) -> int:
         log.warning("unknown_setting", note=warning)
     api_socket = bind(settings.host, settings.port, "--port")
     ops_socket = bind(settings.host, settings.ops_port, "--ops-port")
-    log.info("starting", model=settings.model_uri, version=server_version())
+    log.info("starting", version=server_version())
 
     from tidegate_server.pod import Listeners, Pod
 

@@ -89,6 +89,7 @@ class Pod:
         self._loop.add_signal_handler(signal.SIGINT, self._on_interrupt)
         beating = asyncio.create_task(self._beat())
         loading = asyncio.create_task(self._load())
+        log.info("loading", model=self._settings.model_uri, ops_port=self._listeners.ops.getsockname()[1])
         try:
             return await self._serve(loading)
         finally:

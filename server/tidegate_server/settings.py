@@ -15,6 +15,8 @@ from tidegate_server.errors import InvalidSetting
 
 ENVIRONMENT_PREFIX = "TIDEGATE_"
 
+TERMINATION_MESSAGE_PATH = Path("/dev/termination-log")  # Kubernetes' default
+
 
 class PreemptionMode(StrEnum):
     """What a preempted request gives up; more ways come with the swap tier."""
@@ -67,7 +69,7 @@ class ServerSettings:
     """After SIGTERM, how long new requests are still taken while endpoints catch up."""
     drain_timeout_s: float = 120.0
     """After the notice, how long running requests may take to finish."""
-    termination_message_path: Path = Path("/dev/termination-log")
+    termination_message_path: Path = TERMINATION_MESSAGE_PATH
     """Where Kubernetes picks up why a container stopped; nothing is written when it does not exist."""
 
     @property

@@ -1,0 +1,168 @@
+"""The `tidegate` command as a process: wrong calls, the real model, drains, crashes."""
+
+import json
+import os
+import signal
+import socket
+from collections.abc import Iterator
+from pathlib import Path
+
+import httpx
+import openai
+import pytest
+
+from tests.server.running_server import RunningServer, run_tidegate, wait_for_status
+
+MODEL = "smollm2-135m-instruct"
+QUESTION = "What is the capital of France?"
+
+
+def test_the_version_and_the_help_are_told() -> None:
+    version = run_tidegate("--version")
+    assert (version.returncode, version.stdout.split()[0]) == (0, "tidegate")
+    overview = run_tidegate("--help")
+    assert overview.returncode == 0
+    assert "serve" in overview.stdout
+    flags = run_tidegate("serve", "--help")
+    assert flags.returncode == 0
+    assert "--max-num-batched-tokens" in flags.stdout
+
+
+@pytest.mark.parametrize(
+    ("arguments", "environment", "start"),
+    [
+        (["serve", "--port", "http"], {}, "tidegate: --port: 'http' is not a whole number"),
+        (["serve", "--dtyp", "float32"], {}, "tidegate: --dtyp: there is no such flag; did you mean --dtype?"),
+        (["serve"], {"TIDEGATE_BLOCK_SIZE": "24"}, "tidegate: TIDEGATE_BLOCK_SIZE: 24 is not a power of two"),
+        (["serve", "--kv-cache-memory=1GiB", "--num-kv-blocks=5"], {}, "tidegate: --num-kv-blocks: "),
+        (["server"], {}, "tidegate: server: there is no such command"),
+    ],
+)
+def test_a_wrong_call_is_one_line_and_exit_code_2(
+    arguments: list[str], environment: dict[str, str], start: str
+) -> None:
+    result = run_tidegate(*arguments, **environment)
+    assert result.returncode == 2
+    assert result.stdout == ""
+    assert result.stderr.startswith(start)
+    assert result.stderr.count("\n") == 1
+
+
+def test_a_taken_port_is_named(tmp_path: Path) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        port = taken.getsockname()[1]
+        for flag, other in (("--port", "--ops-port"), ("--ops-port", "--port")):
+            result = run_tidegate("serve", "--host=127.0.0.1", f"{flag}={port}", f"{other}=0", "--log-level=error")
+            assert result.returncode == 2
+            assert result.stderr.startswith(f"tidegate: {flag}: 127.0.0.1:{port} cannot be used")
+            assert result.stderr.count("\n") == 1
+
+
+def test_a_missing_model_is_one_line_and_a_termination_message(tmp_path: Path) -> None:
+    message = tmp_path / "termination-log"
+    message.touch()  # Kubernetes makes the file
+    result = run_tidegate(
+        "serve", "--host=127.0.0.1", "--port=0", "--ops-port=0", "--log-level=error",
+        f"--model={tmp_path}/nothing", f"--termination-message-path={message}",
+    )  # fmt: skip
+    assert result.returncode == 1
+    assert result.stderr.startswith("tidegate: ModelNotFound: ")
+    assert result.stderr.count("\n") == 1
+    left = json.loads(message.read_text())
+    assert left["code"] == "ModelNotFound"
+    assert "nothing" in left["message"]
+
+
+def test_a_stop_while_starting_is_well() -> None:
+    with RunningServer() as server:
+        server.event("starting")
+        # The handlers are there once the ops port answers; it is the first thing that a server does.
+        server.event("loading")
+        server.signal(signal.SIGTERM)
+        assert server.exit_code() == 0
+
+
+@pytest.fixture(scope="module")
+def served() -> Iterator[RunningServer]:
+    """One server for the tests that leave it as it is, and a last one that stops it."""
+    with RunningServer("--max-model-len=512", "--num-kv-blocks=128", "--drain-notice=0") as server:
+        server.ready()
+        yield server
+
+
+def test_the_built_in_model_answers_the_official_client(served: RunningServer) -> None:
+    url, ops = served.ready()
+    assert httpx.get(f"{ops}/readyz", timeout=30).status_code == 200
+    with openai.OpenAI(base_url=f"{url}/v1", api_key="none", timeout=120) as client:
+        assert [model.id for model in client.models.list()] == [MODEL]
+        messages = [{"role": "user", "content": QUESTION}]
+        reply = client.chat.completions.create(model=MODEL, messages=messages, temperature=0, max_tokens=12)  # type: ignore[arg-type]
+        text = reply.choices[0].message.content
+        assert text is not None
+        assert "Paris" in text
+        stream = client.chat.completions.create(
+            model=MODEL,
+            messages=messages,
+            temperature=0,
+            max_tokens=12,
+            stream=True,  # type: ignore[arg-type]
+        )
+        assert "".join(chunk.choices[0].delta.content or "" for chunk in stream) == text
+
+
+def test_the_ops_port_tells_the_work_done(served: RunningServer) -> None:
+    _, ops = served.ready()
+    load = httpx.get(f"{ops}/load", timeout=30).json()
+    assert (load["model"], load["state"], load["kv_blocks_total"]) == (MODEL, "ready", 128)
+    metrics = httpx.get(f"{ops}/metrics", timeout=30).text
+    assert f'vllm:cache_config_info{{block_size="16",cache_dtype="float32"' in metrics
+    assert "nan" not in metrics.lower()
+
+
+def test_a_prompt_past_the_context_of_the_real_model_is_refused(served: RunningServer) -> None:
+    url, _ = served.ready()
+    reply = httpx.post(f"{url}/v1/completions", json={"prompt": [5] * 512}, timeout=30)
+    assert reply.status_code == 400
+    assert "512" in reply.json()["error"]["message"]
+
+
+def test_sigterm_lets_a_running_stream_finish_and_refuses_new_requests(served: RunningServer) -> None:
+    url, ops = served.ready()
+    body = {"prompt": "Once upon a time", "max_tokens": 40, "ignore_eos": True, "stream": True, "temperature": 0}
+    with httpx.Client(base_url=url, timeout=120) as http, http.stream("POST", "/v1/completions", json=body) as stream:
+        lines = stream.iter_lines()
+        next(lines)  # it runs
+        served.signal(signal.SIGTERM)
+        served.event("draining")
+        served.signal(signal.SIGTERM)  # a second one changes nothing
+        assert wait_for_status(f"{ops}/readyz", 503).text.startswith("draining")
+        assert httpx.get(f"{ops}/livez", timeout=30).status_code == 200
+        refused = httpx.post(f"{url}/v1/completions", json={"prompt": "a"}, timeout=30)
+        assert refused.status_code == 503
+        assert refused.headers["retry-after"]
+        events = [line.removeprefix("data: ") for line in lines if line]
+    assert events[-1] == "[DONE]"
+    assert json.loads(events[-2])["choices"][0]["finish_reason"] == "length"
+    assert served.exit_code() == 0
+    served.event("drained")
+    assert served.noise == []
+
+
+def test_a_killed_engine_ends_streams_with_an_error_and_the_process_with_code_1(tmp_path: Path) -> None:
+    message = tmp_path / "termination-log"
+    message.touch()
+    arguments = ("--max-model-len=512", "--num-kv-blocks=128")
+    with RunningServer(*arguments, termination_message=message) as server:
+        url, _ = server.ready()
+        body = {"prompt": "Once upon a time", "max_tokens": 400, "ignore_eos": True, "stream": True}
+        with httpx.Client(base_url=url, timeout=120) as http:  # noqa: SIM117 - the order is the test's story
+            with http.stream("POST", "/v1/completions", json=body) as stream:
+                lines = stream.iter_lines()
+                next(lines)
+                os.kill(server.engine_pid(), signal.SIGKILL)
+                events = [line.removeprefix("data: ") for line in lines if line]
+        assert "SIGKILL" in json.loads(events[-1])["error"]["message"]
+        assert server.exit_code() == 1
+        assert "SIGKILL" in server.event("engine_lost")["reason"]
+        assert json.loads(message.read_text())["code"] == "EngineCrashed"

@@ -1,0 +1,142 @@
+"""A scrape against the contract, and what feeds it."""
+
+import math
+
+from prometheus_client.parser import text_string_to_metric_families
+
+from tidegate_contract.admin import ServerState
+from tidegate_contract.metric_names import FINISHED_REASONS, OUTCOMES, SERVER_METRICS, VLLM_METRICS, MetricKind
+from tidegate_server.engine.snapshot import EngineSnapshot
+from tidegate_server.metrics import BuildFacts, RequestMeter, ServerMetrics
+
+KINDS = {"counter": MetricKind.COUNTER, "gauge": MetricKind.GAUGE, "histogram": MetricKind.HISTOGRAM}
+
+
+class Pod:
+    """Everything that the metrics read, settable."""
+
+    def __init__(self) -> None:
+        self.snapshot = EngineSnapshot()
+        self.state = ServerState.STARTING
+        self.facts = BuildFacts(version="1.2.3")
+        self.metrics = ServerMetrics("m", lambda: self.snapshot, lambda: self.state, lambda: self.facts)
+
+    def families(self) -> dict[str, tuple[str, list[tuple[str, dict[str, str], float]]]]:
+        """Exposed name → (type, samples): the name of a counter ends in `_total`, as in a scrape."""
+        parsed = {}
+        for family in text_string_to_metric_families(self.metrics.exposition().decode()):
+            name = f"{family.name}_total" if family.type == "counter" else family.name
+            parsed[name] = (family.type, [(s.name, dict(s.labels), float(s.value)) for s in family.samples])
+        return parsed
+
+    def value(self, sample: str, **labels: str) -> float:
+        (found,) = (
+            value
+            for _, samples in self.families().values()
+            for name, own, value in samples
+            if name == sample and labels.items() <= own.items()
+        )
+        return found
+
+
+def test_a_scrape_and_the_contract_hold_the_same_names_both_ways() -> None:
+    assert set(Pod().families()) == {metric.name for metric in (*SERVER_METRICS, *VLLM_METRICS)}
+
+
+def test_kinds_labels_and_buckets_are_those_of_the_contract() -> None:
+    families = Pod().families()
+    for metric in (*SERVER_METRICS, *VLLM_METRICS):
+        kind, samples = families[metric.name]
+        expected = MetricKind.GAUGE if metric.kind is MetricKind.INFO else metric.kind
+        assert KINDS[kind] is expected, metric.name
+        for _, labels, _ in samples:
+            assert set(labels) - {"le"} == set(metric.labels), metric.name
+            assert labels["model_name"] == "m"
+        if metric.kind is MetricKind.HISTOGRAM:
+            edges = {float(labels["le"]) for name, labels, _ in samples if name.endswith("_bucket")}
+            assert edges == {*metric.buckets, math.inf}, metric.name
+
+
+def test_the_first_scrape_is_all_zeros_with_every_label_there() -> None:
+    pod = Pod()
+    for name, (_, samples) in pod.families().items():
+        assert samples, name
+        if name not in ("tidegate_build_info", "vllm:cache_config_info", "tidegate_server_state"):
+            assert all(value == 0.0 for _, _, value in samples), name
+    for outcome in OUTCOMES:
+        assert pod.value("tidegate_requests_total", outcome=outcome) == 0
+    for reason in FINISHED_REASONS:
+        assert pod.value("vllm:request_success_total", finished_reason=reason) == 0
+    assert pod.value("tidegate_preemptions_total", mode="recompute") == 0
+
+
+def test_gauges_and_counters_of_the_engine_come_from_its_heartbeat() -> None:
+    pod = Pod()
+    pod.snapshot = EngineSnapshot(
+        step=7, num_running=2, num_waiting=3, kv_blocks_live=5, kv_blocks_total=20, num_preemptions=4,
+        prefix_query_tokens=100, prefix_hit_tokens=64,
+    )  # fmt: skip
+    expected = {
+        "tidegate_engine_steps_total": 7,
+        "vllm:num_requests_running": 2,
+        "vllm:num_requests_waiting": 3,
+        "vllm:kv_cache_usage_perc": 0.25,
+        "tidegate_kv_usage_ratio": 0.25,
+        "vllm:num_preemptions_total": 4,
+        "tidegate_preemptions_total": 4,
+        "vllm:prefix_cache_queries_total": 100,
+        "tidegate_prefix_cache_hit_tokens_total": 64,
+    }
+    assert {name: pod.value(name) for name in expected} == expected
+
+
+def test_the_state_is_one_of_all_states() -> None:
+    pod = Pod()
+    pod.state = ServerState.READY
+    values = {state: pod.value("tidegate_server_state", state=state.value) for state in ServerState}
+    assert values == {state: float(state is ServerState.READY) for state in ServerState}
+
+
+def test_facts_follow_once_the_engine_is_ready() -> None:
+    pod = Pod()
+    assert pod.value("tidegate_build_info", version="1.2.3", device="") == 1
+    pod.facts = BuildFacts(version="1.2.3", device="cpu", dtype="float32", block_size=16, num_kv_blocks=9)
+    assert pod.value("tidegate_build_info", device="cpu", dtype="float32") == 1
+    assert pod.value("vllm:cache_config_info", block_size="16", num_gpu_blocks="9", cache_dtype="float32") == 1
+
+
+def test_a_request_is_measured_from_arrival_to_last_token_under_both_names() -> None:
+    pod = Pod()
+    meter = RequestMeter(pod.metrics, num_prompt_tokens=10, arrived_s=100.0)
+    meter.queued(0.5)
+    meter.tokens(1, 101.0)
+    meter.tokens(2, 104.0)
+    meter.ended("stop", 105.0)
+    meter.ended("abort", 999.0)  # the reader that leaves after the end
+    sums = {
+        "tidegate_queue_time_seconds": 0.5,
+        "vllm:request_queue_time_seconds": 0.5,
+        "tidegate_time_to_first_token_seconds": 1.0,
+        "vllm:time_to_first_token_seconds": 1.0,
+        "tidegate_inter_token_latency_seconds": 3.0,
+        "vllm:inter_token_latency_seconds": 3.0,
+        "tidegate_time_per_output_token_seconds": 1.5,
+        "tidegate_request_latency_seconds": 5.0,
+        "vllm:e2e_request_latency_seconds": 5.0,
+        "tidegate_prompt_length_tokens": 10,
+        "tidegate_output_length_tokens": 3,
+    }
+    assert {name: pod.value(f"{name}_sum") for name in sums} == sums
+    assert pod.value("tidegate_inter_token_latency_seconds_count") == 2
+    assert (pod.value("tidegate_prompt_tokens_total"), pod.value("vllm:generation_tokens_total")) == (10, 3)
+    assert pod.value("tidegate_requests_total", outcome="stop") == 1
+    assert pod.value("tidegate_requests_total", outcome="abort") == 0
+
+
+def test_requests_that_did_not_end_well_leave_the_latencies_alone() -> None:
+    pod = Pod()
+    RequestMeter(pod.metrics, 10, 0.0).ended("error", 50.0)
+    pod.metrics.request_refused()
+    assert pod.value("tidegate_request_latency_seconds_count") == 0
+    assert pod.value("tidegate_requests_total", outcome="error") == 1
+    assert pod.value("tidegate_requests_total", outcome="refused") == 1
