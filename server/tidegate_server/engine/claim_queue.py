@@ -1,22 +1,18 @@
 """Requests in the order in which they are served."""
 
 from bisect import bisect_left, insort
-from collections.abc import Callable, Iterator
-from typing import TypeAlias
+from collections.abc import Iterator
 
 from tidegate_server.engine.request import Request
 
-Key: TypeAlias = tuple[int, ...]
-
 
 class ClaimQueue:
-    """Requests sorted by a key that is unique to each and does not change while it is here.
+    """Requests by priority, then arrival: those served first come first, those preempted first come last.
 
-    A sorted list: finding costs O(log n), and the memory moved by an insertion is 8 bytes for each request behind it.
+    A sorted list: finding costs O(log n), and what an insertion moves is 8 bytes for each request behind it.
     """
 
-    def __init__(self, key: Callable[[Request], Key]) -> None:
-        self._key = key
+    def __init__(self) -> None:
         self._requests: list[Request] = []
 
     def __len__(self) -> int:
@@ -29,9 +25,13 @@ class ClaimQueue:
         return self._requests[index]
 
     def add(self, request: Request) -> None:
-        insort(self._requests, request, key=self._key)
+        insort(self._requests, request, key=_order)
 
     def remove(self, request: Request) -> None:
-        index = bisect_left(self._requests, self._key(request), key=self._key)
+        index = bisect_left(self._requests, request.order, key=_order)
         assert self._requests[index] is request, f"{request.request_id} is not queued here"
         del self._requests[index]
+
+
+def _order(request: Request) -> tuple[int, int]:
+    return request.order

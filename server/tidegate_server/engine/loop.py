@@ -1,11 +1,6 @@
-"""The step loop, and the process that it runs in: `python -m tidegate_server.engine.loop`."""
+"""The step loop: commands in, a step, outputs out, until told to stop."""
 
-import contextlib
 import gc
-import os
-import signal
-import sys
-import threading
 import time
 from typing import Final
 
@@ -13,10 +8,10 @@ import structlog
 
 from tidegate_contract.admin import ServerState
 from tidegate_server.engine.batch import LoadedRunner
-from tidegate_server.engine.channel import Channel, SocketChannel
+from tidegate_server.engine.channel import Channel
 from tidegate_server.engine.core import Engine, one_line
 from tidegate_server.engine.heartbeat import HeartbeatPage
-from tidegate_server.engine.launch import EngineLaunch, read_launch
+from tidegate_server.engine.launch import EngineLaunch
 from tidegate_server.engine.messages import EngineFailed, EngineReady, EngineStopped, Shutdown
 from tidegate_server.engine.snapshot import EngineSnapshot
 from tidegate_server.errors import StartError
@@ -28,7 +23,6 @@ IDLE_TICK_S: Final = 0.5
 
 EXIT_OK: Final = 0
 EXIT_FAILED: Final = 1  # an EngineFailed went out before
-EXIT_ORPHANED: Final = 2
 
 
 def serve(engine: Engine, channel: Channel, heartbeat: HeartbeatPage) -> None:
@@ -104,31 +98,3 @@ def _load_runner(launch: EngineLaunch) -> LoadedRunner:
     from tidegate_server.model.runner import load_runner
 
     return load_runner(launch.settings, launch.files)
-
-
-def _exit_with_parent(stdin_fd: int) -> None:
-    """Wait for the end of standard input, which the parent holds open, and leave at once."""
-    with contextlib.suppress(OSError):
-        while os.read(stdin_fd, 4096):
-            pass
-    os._exit(EXIT_ORPHANED)  # a step or a load may be running in the main thread: nothing gentler stops it
-
-
-def main() -> int:
-    # Terminals and service managers signal the whole group; the API process drains first and then sends Shutdown.
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    signal.signal(signal.SIGTERM, signal.SIG_IGN)
-    launch = read_launch(sys.stdin.buffer)
-    if launch.configure_logging is not None:
-        launch.configure_logging()
-    threading.Thread(target=_exit_with_parent, args=(sys.stdin.fileno(),), name="parent-watch", daemon=True).start()
-    heartbeat = HeartbeatPage.attach(launch.heartbeat_fd)
-    channel = SocketChannel(launch.commands_address, launch.messages_address)
-    try:
-        return start_and_serve(launch, channel, heartbeat)
-    finally:
-        channel.close()
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -26,7 +26,7 @@ from tidegate_server.settings import EngineSettings
 log: structlog.stdlib.BoundLogger = structlog.get_logger(__name__)
 
 # Named, not imported: this side must load neither the scheduler nor torch.
-ENGINE_MODULE: Final = "tidegate_server.engine.loop"
+ENGINE_MODULE: Final = "tidegate_server.engine"
 
 # An engine that exits by itself has said why; the message may arrive after the news of its end.
 _LAST_MESSAGE_TIMEOUT_S: Final = 2.0

@@ -53,11 +53,6 @@ class _Draft:
     is_short_of_blocks: bool = False  # somebody was preempted or stalled, so nobody is admitted
 
 
-def _waiting_key(request: Request) -> tuple[int, int, int]:
-    """By priority; within one, preempted requests before new ones, so that nothing new overtakes them."""
-    return (request.priority, 0 if request.state is RequestState.PREEMPTED else 1, request.claim)
-
-
 class Scheduler:
     """Holds every unfinished request and shares out tokens and blocks among them.
 
@@ -72,8 +67,8 @@ class Scheduler:
         self._hasher = BlockHasher(hash_key if hash_key is not None else secrets.token_bytes(32))
         self._tables = BlockTables(capacity.num_kv_blocks, capacity.block_size, self._hasher, config.prefix_caching)
         self._requests: dict[RequestId, Request] = {}
-        self._running = ClaimQueue(lambda request: request.order)
-        self._waiting = ClaimQueue(_waiting_key)
+        self._running = ClaimQueue()
+        self._waiting = ClaimQueue()
         self._in_flight: deque[int] = deque()  # steps whose results have not come back, oldest first
         self._preempted: list[RequestId] = []  # since the last batch
         self._epochs = count(1)
@@ -224,7 +219,11 @@ class Scheduler:
                 self._add_share(request, min(request.num_new_tokens, draft.token_budget), draft)
 
     def _admit(self, draft: _Draft) -> None:
-        """Requests that wait, strictly in order: whoever does not fit holds up those behind."""
+        """Requests that wait, strictly in order: whoever does not fit holds up those behind.
+
+        So preempted requests return before new ones of their priority, and nothing new overtakes them: whoever was
+        admitted once arrived before all of the same priority that never were.
+        """
         while self._waiting and draft.token_budget > 0 and self.num_running < self._config.max_num_running:
             request = self._waiting[0]
             # One spare block for each running request: none of them has to preempt within `block_size` steps.
