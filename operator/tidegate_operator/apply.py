@@ -2,7 +2,7 @@
 
 from tidegate_contract import labels
 from tidegate_operator.cluster import Cluster, Manifest, ObjectRef
-from tidegate_operator.errors import Conflict, Refused
+from tidegate_operator.errors import Conflict, Missing
 from tidegate_operator.objects.deployment import SCALER_FIELD_MANAGER
 from tidegate_operator.plan import Desired
 from tidegate_operator.resource import InferenceService
@@ -20,7 +20,7 @@ async def apply(cluster: Cluster, resource: InferenceService, desired: Desired) 
         patch = {"metadata": {"uid": victim.ref.uid, "annotations": annotation}}
         try:
             await cluster.merge(victim.ref, patch)
-        except (Conflict, Refused):
+        except (Conflict, Missing):
             continue  # the pod is gone; the next best one leaves
     is_there = any(child["kind"] == "Deployment" and "uid" in child["metadata"] for child in desired.children)
     if is_there:
