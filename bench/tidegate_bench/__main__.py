@@ -17,6 +17,7 @@ from tidegate_bench.peers.openvino_genai import OpenvinoGenai
 from tidegate_bench.peers.tidegate import Tidegate
 from tidegate_bench.peers.vllm_cpu import VllmCpu
 from tidegate_bench.report import to_json, to_markdown
+from tidegate_bench.stopping import until_told_to_stop
 from tidegate_bench.target import HttpTarget, first_model
 from tidegate_bench.venv import cache_folder
 from tidegate_bench.workloads import DESCRIPTIONS, FULL, QUICK, build_workload
@@ -46,6 +47,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except BenchError as error:
         sys.stderr.write(f"tidegate_bench: {error}\n")
         return 1
+    except (KeyboardInterrupt, asyncio.CancelledError):
+        sys.stderr.write("tidegate_bench: stopped, and its servers with it\n")
+        return 130
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -99,7 +103,7 @@ def _workload_names(text: str) -> tuple[str, ...]:
 
 
 def _run(arguments: argparse.Namespace) -> int:
-    return _report(asyncio.run(_measure_endpoint(arguments)), arguments)
+    return _report(asyncio.run(until_told_to_stop(_measure_endpoint(arguments))), arguments)
 
 
 async def _measure_endpoint(arguments: argparse.Namespace) -> Comparison:
@@ -131,7 +135,7 @@ def _compare(arguments: argparse.Namespace) -> int:
         seed=arguments.seed,
         log_folder=cache_folder() / "logs",
     )
-    return _report(asyncio.run(compare(plan, _say)), arguments)
+    return _report(asyncio.run(until_told_to_stop(compare(plan, _say))), arguments)
 
 
 def _embedded_model(dtype: str) -> Path:

@@ -4,7 +4,7 @@ import asyncio
 import itertools
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -28,6 +28,7 @@ from tidegate_bench.workloads import QUICK, Scale, Workload, build_workload
 # 64 requests of 256 + 128 tokens: the largest burst fits, so that only W5 measures a lack of memory.
 AMPLE_KV_TOKENS = 24_576
 MAX_MODEL_LEN = 1024
+WARM_UP = replace(QUICK, burst_requests=4)
 WARM_UP_REPEAT = -1  # token ids that no measured run uses
 
 
@@ -132,7 +133,7 @@ async def _measure_session(
     runs: list[WorkloadRun] = []
     async with ServerProcess(launch, port, log) as process:
         say(f"{server.name}: ready after {process.ready_s:.1f} s; warming up")
-        await process.target.run(build_workload("W1", QUICK, repeat=WARM_UP_REPEAT, vocab_size=cost.vocab_size))
+        await process.target.run(build_workload("W1", WARM_UP, repeat=WARM_UP_REPEAT, vocab_size=cost.vocab_size))
         for name in names:
             for repeat in range(plan.repeats):
                 # Another turn asks for the same requests again, of a server that has just started.

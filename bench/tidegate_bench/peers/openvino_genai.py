@@ -27,6 +27,7 @@ class OpenvinoGenai:
         return Launch(
             argv=(
                 str(self._python),
+                "-P",  # or the runner would find this file in its own folder when it imports the library
                 str(Path(__file__).with_name("openvino_runner.py")),
                 "--model",
                 str(self._converted(options.model, options.dtype)),
