@@ -76,7 +76,7 @@ def paged_attention(
     for tile in _tiles(query_start.tolist(), context_len.tolist()):
         tokens = (torch.tensor(tile.first_tokens).unsqueeze(1) + torch.arange(tile.num_queries)).flatten()
         attended = _attend(
-            query.index_select(0, tokens).float().mul_(scale).unflatten(0, (-1, tile.num_queries)),
+            (query.index_select(0, tokens).float() * scale).view(-1, tile.num_queries, *query.shape[1:]),
             first_positions=tile.first_positions,
             kv_cache=kv_cache,
             block_table=block_table[torch.tensor(tile.requests)],
