@@ -43,11 +43,11 @@ def available_memory_bytes(files: HostFiles | None = None) -> int:
     for folder in _own_folders(files, controller=""):
         limit, used = _read(folder / "memory.max"), _read(folder / "memory.current")
         if limit.isdigit() and used.isdigit():
-            available.append(int(limit) - int(used) + _stat(folder / "memory.stat", "inactive_file"))
+            available.append(int(limit) - int(used) + _file_cache_bytes(folder, prefix=""))
     for folder in _own_folders(files, controller="memory"):
         limit, used = _read(folder / "memory.limit_in_bytes"), _read(folder / "memory.usage_in_bytes")
         if limit.isdigit() and used.isdigit():
-            available.append(int(limit) - int(used) + _stat(folder / "memory.stat", "total_inactive_file"))
+            available.append(int(limit) - int(used) + _file_cache_bytes(folder, prefix="total_"))
     return max(0, min(available))
 
 
@@ -79,6 +79,11 @@ def _read(path: Path) -> str:
         return path.read_text().strip()
     except OSError:
         return ""
+
+
+def _file_cache_bytes(folder: Path, prefix: str) -> int:
+    """Pages the kernel can drop, used lately or not: reading a checkpoint twice makes all of it "active"."""
+    return sum(_stat(folder / "memory.stat", f"{prefix}{name}_file") for name in ("active", "inactive"))
 
 
 def _stat(path: Path, key: str) -> int:
