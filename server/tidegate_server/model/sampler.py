@@ -84,7 +84,7 @@ def _without_early_ends(rows: Tensor, draws: Sequence[Draw], eos_token_ids: tupl
         return rows
     allowed = rows.clone()
     for i in early:
-        allowed[i, list(end_token_ids(draws[i].sampling, eos_token_ids))] = -torch.inf
+        allowed[i, end_token_ids(draws[i].sampling, eos_token_ids, rows.shape[1])] = -torch.inf
     _refuse_bad_rows(allowed[early], [draws[i] for i in early])
     return allowed
 

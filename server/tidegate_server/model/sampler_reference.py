@@ -45,7 +45,7 @@ def sample_row(
         raise BadLogits(request_id, position)
     allowed = row.clone()
     if num_output_tokens < sampling.min_tokens:
-        allowed[list(end_token_ids(sampling, eos_token_ids))] = -torch.inf
+        allowed[end_token_ids(sampling, eos_token_ids, len(row))] = -torch.inf
         if not bool(torch.isfinite(allowed.max())):
             raise BadLogits(request_id, position)
 
@@ -60,9 +60,10 @@ def sample_row(
     return SampledToken(request_id, token_id, float(logprobs[token_id]), top)
 
 
-def end_token_ids(sampling: SamplingParams, eos_token_ids: tuple[int, ...]) -> tuple[int, ...]:
-    """Tokens that end this request."""
-    return sampling.stop_token_ids if sampling.ignore_eos else (*eos_token_ids, *sampling.stop_token_ids)
+def end_token_ids(sampling: SamplingParams, eos_token_ids: tuple[int, ...], vocab_size: int) -> list[int]:
+    """Tokens that end this request; a client may name some that the vocabulary does not have."""
+    ends = sampling.stop_token_ids if sampling.ignore_eos else (*eos_token_ids, *sampling.stop_token_ids)
+    return [token_id for token_id in ends if 0 <= token_id < vocab_size]
 
 
 def _ranked(values: Tensor) -> list[int]:
