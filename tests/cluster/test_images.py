@@ -59,7 +59,7 @@ def test_layout_image_lists_its_layers_config_and_manifest(tmp_path: Path) -> No
     image = read_layout(tmp_path, NAME)
     assert image.manifest == manifest
     layers = [oci_archive.digest_of(layer) for layer in (b"torch", b"code")]
-    assert image.blobs == (*layers, oci_archive.digest_of(b"config of torchcode"), manifest["digest"])
+    assert image.blobs == (manifest["digest"], oci_archive.digest_of(b"config of torchcode"), *layers)
 
 
 def test_pruning_drops_what_only_an_unnamed_older_image_had(tmp_path: Path) -> None:

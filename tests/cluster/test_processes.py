@@ -74,5 +74,7 @@ def test_ended_process_shows_its_last_words(tmp_path: Path) -> None:
     (record,) = table.records()
     end_processes([record], grace_s=10)  # waits for its end; SIGTERM may come first, so no claim on the words yet
     table.log("speaker").write_text("first\nno such flag\n\n", encoding="utf-8")
-    assert table.last_words("speaker") == "no such flag"
+    assert table.first_ended() == f"speaker ended: no such flag (log: {table.log('speaker')})"
     assert not table.is_running("speaker")
+    table.forget_ended()
+    assert table.first_ended() is None

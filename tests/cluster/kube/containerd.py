@@ -1,7 +1,8 @@
 """What we ask of a node's containerd, through its own client `ctr`."""
 
 import subprocess
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import IO
 
@@ -28,6 +29,26 @@ class Containerd:
     def blob_digests(self) -> set[str]:
         """Everything that it has stored by content: manifests, configs and layers."""
         return set(run([*self._ctr, "content", "list", "--quiet"]).split())
+
+    def ingest(self, digest: str, path: Path) -> None:
+        """Take one blob in; where the store has its file already (see `share_blobs`) nothing is copied."""
+        expected = ["--expected-digest", digest, "--expected-size", str(path.stat().st_size)]
+        with path.open("rb") as source:
+            argv = [*self._ctr, "content", "ingest", *expected, f"load-{digest}"]
+            done = subprocess.run(argv, stdin=source, capture_output=True, text=True, check=False)
+        if done.returncode != 0:
+            raise ClusterError(f"containerd did not take the layer {digest}: {last_line(done.stderr)}")
+        self._label(digest, "kept")
+
+    @contextmanager
+    def keeping(self, digests: Sequence[str]) -> Iterator[None]:
+        """Let blobs that are ingested in the body survive garbage collection until an image needs them."""
+        yield
+        for digest in digests:
+            self._label(digest, "")
+
+    def _label(self, digest: str, value: str) -> None:
+        run([*self._ctr, "content", "label", digest, f"containerd.io/gc.root={value}"])
 
     def import_archive(self, write_archive: Callable[[IO[bytes]], None]) -> None:
         """Stream an OCI archive into the image store and unpack its layers.

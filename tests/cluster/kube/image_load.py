@@ -21,10 +21,15 @@ _REF_NAME = "org.opencontainers.image.ref.name"
 
 @dataclass(frozen=True, slots=True)
 class LayoutImage:
-    """One image of an OCI layout folder: its manifest's descriptor, and the digests of all its blobs."""
+    """One image of an OCI layout folder: its manifest's descriptor, and the digests of its config and layers."""
 
     manifest: Descriptor
-    blobs: tuple[str, ...]
+    config: str
+    layers: tuple[str, ...]
+
+    @property
+    def blobs(self) -> tuple[str, ...]:
+        return (self.manifest["digest"], self.config, *self.layers)
 
 
 def named_manifests(layout: Path) -> dict[str, Descriptor]:
@@ -39,8 +44,8 @@ def read_layout(layout: Path, name: str) -> LayoutImage:
     entry = named_manifests(layout)[name]
     descriptor = {key: entry[key] for key in ("mediaType", "digest", "size")}
     manifest = json.loads(blob_path(layout, descriptor["digest"]).read_text(encoding="utf-8"))
-    parts = [layer["digest"] for layer in manifest["layers"]] + [manifest["config"]["digest"], descriptor["digest"]]
-    return LayoutImage(descriptor, tuple(dict.fromkeys(parts)))
+    layers = tuple(dict.fromkeys(layer["digest"] for layer in manifest["layers"]))
+    return LayoutImage(descriptor, manifest["config"]["digest"], layers)
 
 
 def blob_path(layout: Path, digest: str) -> Path:
@@ -63,18 +68,22 @@ def load(spec: ClusterSpec, paths: ClusterPaths, name: str) -> None:
 
 def _load_on_node(containerd: Containerd, store: Path, layout: Path, image: LayoutImage, name: str) -> None:
     present = containerd.blob_digests()
-    missing = [digest for digest in image.blobs if digest not in present]
+    missing = [digest for digest in image.layers if digest not in present]
     share_blobs(layout, store / "io.containerd.content.v1.content", missing)
-    blobs = [(digest, blob_path(layout, digest)) for digest in missing]
-    index = oci_archive.image_index(image.manifest, name)
-    containerd.import_archive(lambda out: oci_archive.write_archive(out, index, blobs))
+    with containerd.keeping(missing):
+        for digest in missing:
+            containerd.ingest(digest, blob_path(layout, digest))
+        # The archive carries no layers: containerd has them all by now.
+        index = oci_archive.image_index(image.manifest, name)
+        blobs = [(digest, blob_path(layout, digest)) for digest in (image.config, image.manifest["digest"])]
+        containerd.import_archive(lambda out: oci_archive.write_archive(out, index, blobs))
     containerd.remove_images(superseded(containerd.images()))
 
 
 def share_blobs(layout: Path, content_store: Path, digests: list[str]) -> None:
     """Keep one copy of a blob on disk for all stores: they are named by their content and never change.
 
-    containerd looks for a blob's file before it writes one, so linking first also saves the writing.
+    containerd looks for a blob's file before it writes one, so linking first also saves writing and hashing it.
     """
     for digest in digests:
         own = blob_path(content_store, digest)

@@ -142,6 +142,7 @@ def _require_root_for_nodes(spec: ClusterSpec) -> None:
 
 def _start(spec: ClusterSpec, paths: ClusterPaths, programs: binaries.Binaries) -> None:
     table = ProcessTable(paths.processes, paths.logs)
+    table.forget_ended()
     # Written before anything starts, so that `down` can always clean up after a start that failed half-way.
     spec.save(paths.spec)
     if not spec.control_plane_only:
@@ -161,8 +162,4 @@ def _wait_for_nodes(spec: ClusterSpec, paths: ClusterPaths, table: ProcessTable)
     wanted = {spec.node_name(index) for index in spec.node_indexes}
     client = api_client(spec, paths)
 
-    def why_not() -> str | None:
-        ended = [record.name for record in table.records() if not is_alive(record)]
-        return f"{ended[0]} ended: {table.last_words(ended[0])} (log: {table.log(ended[0])})" if ended else None
-
-    wait_for("the nodes get ready", lambda: wanted <= set(client.ready_nodes()), why_not)
+    wait_for("the nodes get ready", lambda: wanted <= set(client.ready_nodes()), table.first_ended)

@@ -30,7 +30,7 @@ def ensure_node(spec: ClusterSpec, index: int, paths: ClusterPaths, table: Proce
     _write_files(spec, index, paths, files)
     table.ensure(f"containerd{index}", ["containerd", "--config", str(files.containerd_config)], netns)
     containerd = Containerd(files.socket)
-    wait_for(f"containerd of node {index} answers", containerd.answers, lambda: _why_not(table, f"containerd{index}"))
+    wait_for(f"containerd of node {index} answers", containerd.answers, table.first_ended)
     if node_config.PAUSE_IMAGE not in containerd.images():
         containerd.import_archive(pause_archive(binaries.path("pause"), node_config.PAUSE_IMAGE))
     flags = node_config.kubelet_flags(spec, paths, index)
@@ -64,10 +64,6 @@ def _write_files(spec: ClusterSpec, index: int, paths: ClusterPaths, files: Node
     }
     for path, text in texts.items():
         path.write_text(text, encoding="utf-8")
-
-
-def _why_not(table: ProcessTable, name: str) -> str | None:
-    return None if table.is_running(name) else f"{name} ended: {table.last_words(name)} (log: {table.log(name)})"
 
 
 def _remove_traces(files: NodeFiles) -> None:

@@ -71,6 +71,9 @@ state = "{files.containerd_state}"
 [grpc]
   address = "{files.socket}"
 
+[plugins."io.containerd.internal.v1.opt"]
+  path = "{files.root / "opt"}"
+
 [plugins."io.containerd.grpc.v1.cri"]
   sandbox_image = "{PAUSE_IMAGE}"
   restrict_oom_score_adj = true

@@ -111,6 +111,19 @@ class ProcessTable:
         log = self.log(name)
         return last_line(log.read_text(encoding="utf-8", errors="replace")) if log.exists() else "no log"
 
+    def forget_ended(self) -> None:
+        """Drop the records of processes that have ended, before they are started again."""
+        for record in self.records():
+            if not is_alive(record):
+                (self._folder / f"{record.name}.json").unlink(missing_ok=True)
+
+    def first_ended(self) -> str | None:
+        """One process that has ended by itself, with its last words; None while all run."""
+        for record in self.records():
+            if not is_alive(record):
+                return f"{record.name} ended: {self.last_words(record.name)} (log: {self.log(record.name)})"
+        return None
+
     def stop(self, names: Iterable[str], grace_s: float) -> None:
         """End these processes: asked first, forced after `grace_s` seconds."""
         wanted = set(names)
