@@ -112,10 +112,10 @@ class _Proposal:
 
 def _outside_bounds(policy: AutoscalingSpec, scene: Scene) -> Decision | None:
     if scene.replicas < policy.min_replicas:
-        message = f"{scene.replicas} replicas are fewer than minReplicas {policy.min_replicas}"
+        message = f"{scene.replicas} are fewer than minReplicas {policy.min_replicas}"
         return Decision(policy.min_replicas, policy.min_replicas, Reason.BELOW_MINIMUM, message)
     if scene.replicas > policy.max_replicas:
-        message = f"{scene.replicas} replicas are more than maxReplicas {policy.max_replicas}"
+        message = f"{scene.replicas} are more than maxReplicas {policy.max_replicas}"
         return Decision(policy.max_replicas, policy.max_replicas, Reason.ABOVE_MAXIMUM, message)
     return None
 

@@ -1,21 +1,11 @@
 """The live Deployment as the operator sees it: how far its rollout is, and who sets its replicas."""
 
 from dataclasses import dataclass
-from datetime import datetime
 from typing import Any
 
 from tidegate_contract.labels import FIELD_MANAGER
 from tidegate_operator.cluster import Manifest
 from tidegate_operator.objects.deployment import SCALER_FIELD_MANAGER
-from tidegate_operator.pods import parse_time
-
-
-@dataclass(frozen=True, slots=True)
-class ReplicasOwner:
-    """A field manager that set `spec.replicas`."""
-
-    manager: str
-    at: datetime | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +19,7 @@ class Deployment:
     is_observed: bool  # its controller has seen the newest spec
     refusal: str | None  # why the API server refuses its pods: quota, policy, webhook
     missed_deadline: str | None  # why the controller gave the rollout up
-    replicas_owners: tuple[ReplicasOwner, ...]
+    replicas_owners: tuple[str, ...]  # field managers of `spec.replicas`
 
     @property
     def is_rolling(self) -> bool:
@@ -39,13 +29,14 @@ class Deployment:
     @property
     def is_scaled_by_template(self) -> bool:
         """Our own apply of the whole Deployment owns the replicas, as with a fixed count."""
-        return any(owner.manager == FIELD_MANAGER for owner in self.replicas_owners)
+        return FIELD_MANAGER in self.replicas_owners
 
     @property
-    def foreign_scaler(self) -> ReplicasOwner | None:
-        """Somebody else who set the replicas, the latest first."""
-        others = [owner for owner in self.replicas_owners if owner.manager not in (FIELD_MANAGER, SCALER_FIELD_MANAGER)]
-        return max(others, key=lambda owner: owner.at.timestamp() if owner.at else 0.0, default=None)
+    def foreign_scaler(self) -> str | None:
+        """Somebody else who has set the replicas; while we own them too, nobody has changed them since."""
+        if FIELD_MANAGER in self.replicas_owners or SCALER_FIELD_MANAGER in self.replicas_owners:
+            return None
+        return next(iter(self.replicas_owners), None)
 
 
 def decode_deployment(manifest: Manifest) -> Deployment:
@@ -62,7 +53,7 @@ def decode_deployment(manifest: Manifest) -> Deployment:
         refusal=_message_if(conditions.get("ReplicaFailure"), "True"),
         missed_deadline=_message_if(conditions.get("Progressing"), "False"),
         replicas_owners=tuple(
-            ReplicasOwner(entry.get("manager", ""), parse_time(entry["time"]) if "time" in entry else None)
+            str(entry.get("manager", ""))
             for entry in metadata.get("managedFields") or []
             if "f:replicas" in (entry.get("fieldsV1") or {}).get("f:spec", {})
         ),

@@ -126,7 +126,7 @@ def _replicas(resource: InferenceService, deployment: Deployment | None, scaling
         return None
     if deployment is None:
         return build_replicas(resource, scaling.replicas)
-    if scaling.record is not None or deployment.is_scaled_by_template:
+    if scaling.record is not None or scaling.takes_over or deployment.is_scaled_by_template:
         return build_replicas(resource, scaling.replicas)
     return None
 

@@ -61,6 +61,9 @@ class AutoscalingStatus(Part, frozen=True, kw_only=True):
     reason: Annotated[str, Meta(description="Why, in one word.")]
     message: Annotated[str, Meta(description="Why, in a sentence.")]
     limited_by: Annotated[str | None, Meta(description="What kept desired from recommended.")] = None
+    overridden_since: Annotated[
+        datetime | None, Meta(description="When somebody else was seen to have set the Deployment's replicas.")
+    ] = None
     signals: Annotated[ScalingSignals | None, Meta(description="What was measured.")] = None
     decisions: Annotated[
         tuple[ScalingRecord, ...],

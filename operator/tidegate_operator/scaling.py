@@ -6,6 +6,8 @@ from datetime import datetime, timedelta
 from enum import StrEnum
 from typing import Final
 
+import msgspec
+
 from tidegate_operator.autoscale import Decision, Limit, Reason, Scene, autoscale
 from tidegate_operator.demand import Sample
 from tidegate_operator.deployments import Deployment
@@ -14,7 +16,7 @@ from tidegate_operator.pods import Pod
 from tidegate_operator.resource import AutoscalingSpec, InferenceService, ScalingMode
 from tidegate_operator.resource_status import AutoscalingStatus, ScalingRecord, ScalingSignals
 
-FOREIGN_HOLD: Final = timedelta(minutes=10)  # after somebody else scaled, before the autoscaler takes over again
+FOREIGN_HOLD: Final = timedelta(minutes=10)  # how long somebody else's scaling is left alone
 UNSCHEDULABLE_PATIENCE: Final = timedelta(minutes=5)  # a cluster autoscaler brings a node within this
 MAX_RECORDS: Final = 10
 SIGNALS_EVERY: Final = timedelta(seconds=15)  # each write of status wakes every watcher of the resource
@@ -40,6 +42,7 @@ class Scaling:
     replicas: int  # there should be
     limited_by: Limit | None = None
     record: ScalingRecord | None = None  # a change that is made now
+    takes_over: bool = False  # from somebody else who scaled: own the count as it is
     victim: Pod | None = None  # the pod that should leave, when one fewer is wanted
     status: AutoscalingStatus | None = None
 
@@ -53,7 +56,8 @@ def plan_scaling(resource: InferenceService, observed: Observed, now: datetime) 
     before = resource.status.autoscaling
     records = before.decisions if before is not None else ()
     decision = autoscale(policy, scene, observed.samples, records, now)
-    control, message = _control(policy, observed.deployment, now)
+    hold = _hold(observed.deployment, before, now)
+    control, message = _control(policy, hold)
     if control is Control.SCALING and decision.reason is Reason.NO_DATA and scene.num_ready > 0:
         control, message = Control.BLIND, decision.message
     if control is not Control.SCALING:
@@ -69,7 +73,8 @@ def plan_scaling(resource: InferenceService, observed: Observed, now: datetime) 
         limited_by=decision.limited_by,
         record=record,
         victim=victim,
-        status=_status(decision, record, before, now),
+        takes_over=control is Control.SCALING and hold is not None,
+        status=_status(decision, record, before, hold.since if control is Control.OVERRIDDEN and hold else None),
     )
 
 
@@ -105,7 +110,25 @@ def _is_hopeful(pod: Pod, deadline: timedelta, now: datetime) -> bool:
     return now - pod.created_at <= deadline
 
 
-def _control(policy: AutoscalingSpec, deployment: Deployment | None, now: datetime) -> tuple[Control, str]:
+@dataclass(frozen=True, slots=True)
+class _Hold:
+    """Somebody else set the replicas."""
+
+    manager: str
+    since: datetime  # when we saw it first: Kubernetes does not date changes made through the scale subresource
+    is_over: bool
+
+
+def _hold(deployment: Deployment | None, before: AutoscalingStatus | None, now: datetime) -> _Hold | None:
+    manager = deployment.foreign_scaler if deployment is not None else None
+    if manager is None:
+        return None
+    seen = before.overridden_since if before is not None else None
+    since = seen if seen is not None else now.replace(microsecond=0)
+    return _Hold(manager, since, is_over=now - since > FOREIGN_HOLD)
+
+
+def _control(policy: AutoscalingSpec, hold: _Hold | None) -> tuple[Control, str]:
     match policy.mode:
         case ScalingMode.PAUSED:
             return Control.PAUSED, "autoscaling.mode is Paused: replicas stay as they are"
@@ -113,12 +136,11 @@ def _control(policy: AutoscalingSpec, deployment: Deployment | None, now: dateti
             return Control.ADVISORY, "autoscaling.mode is Advisory: status says what would be done"
         case ScalingMode.ACTIVE:
             pass
-    foreign = deployment.foreign_scaler if deployment is not None else None
-    if foreign is None or foreign.at is None or now - foreign.at > FOREIGN_HOLD:
+    if hold is None or hold.is_over:
         return Control.SCALING, "replicas follow demand"
     message = (
-        f"{foreign.manager} set the Deployment's replicas at {foreign.at:%H:%M:%S} UTC; the autoscaler stands down "
-        f"until {foreign.at + FOREIGN_HOLD:%H:%M} UTC. If that is an HPA or KEDA, remove it or set replicas instead of "
+        f"{hold.manager} has set the Deployment's replicas; the autoscaler stands down until "
+        f"{hold.since + FOREIGN_HOLD:%H:%M} UTC. If that is an HPA or KEDA, remove it or set replicas instead of "
         "autoscaling"
     )
     return Control.OVERRIDDEN, message
@@ -135,7 +157,10 @@ def _record(scene: Scene, decision: Decision, now: datetime) -> ScalingRecord:
 
 
 def _status(
-    decision: Decision, record: ScalingRecord | None, before: AutoscalingStatus | None, now: datetime
+    decision: Decision,
+    record: ScalingRecord | None,
+    before: AutoscalingStatus | None,
+    overridden_since: datetime | None,
 ) -> AutoscalingStatus:
     """What status keeps; numbers that only flicker are refreshed now and then, not on every pass."""
     decisions = before.decisions if before is not None else ()
@@ -147,6 +172,7 @@ def _status(
         reason=decision.reason.value,
         message=decision.message,
         limited_by=decision.limited_by.value if decision.limited_by is not None else None,
+        overridden_since=overridden_since,
         signals=_signals(decision),
         decisions=decisions,
     )
@@ -155,9 +181,9 @@ def _status(
     return before if fresh.signals.time - before.signals.time < SIGNALS_EVERY else fresh
 
 
-def _story(status: AutoscalingStatus) -> tuple[int, int, str, str | None, int]:
-    """What a reader acts on; its change is written at once."""
-    return status.desired, status.recommended, status.reason, status.limited_by, len(status.decisions)
+def _story(status: AutoscalingStatus) -> AutoscalingStatus:
+    """What a reader acts on, without the numbers that flicker; its change is written at once."""
+    return msgspec.structs.replace(status, message="", signals=None)
 
 
 def _signals(decision: Decision) -> ScalingSignals | None:

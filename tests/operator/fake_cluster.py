@@ -28,7 +28,6 @@ DEFAULTS: Mapping[tuple[Kind, Path], Any] = {(DEPLOYMENT, ("spec", "replicas")):
 class Stored:
     body: Manifest
     owners: dict[str, dict[Path, Any]] = field(default_factory=dict)  # field manager to what it applied
-    owned_at: dict[str, datetime] = field(default_factory=dict)
 
 
 @dataclass(slots=True)
@@ -147,8 +146,6 @@ class FakeCluster:
                     _put(stored.body, path, DEFAULTS[kind, path])
         for path, value in fields.items():
             _put(stored.body, path, value)
-        if stored.owners.get(manager) != fields:
-            stored.owned_at[manager] = self.now
         stored.owners[manager] = fields
 
     def _store(self, body: Manifest) -> Stored:
@@ -179,7 +176,6 @@ class FakeCluster:
         shown["metadata"]["managedFields"] = [
             {
                 "manager": name,
-                "time": f"{stored.owned_at[name]:%Y-%m-%dT%H:%M:%SZ}",
                 "fieldsV1": {"f:spec": {"f:replicas": {}}} if ("spec", "replicas") in owned else {},
             }
             for name, owned in stored.owners.items()

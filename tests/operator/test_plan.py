@@ -8,7 +8,6 @@ from tests.operator.make import NOW, PLATFORM, pod, resource, sample, samples
 from tests.operator.test_status import SETTLED
 from tidegate_contract.labels import FIELD_MANAGER
 from tidegate_operator.cluster import CHILD_KINDS, DEPLOYMENT, ObjectRef
-from tidegate_operator.deployments import ReplicasOwner
 from tidegate_operator.objects.rendering import render
 from tidegate_operator.observed import Foreign, Observed
 from tidegate_operator.plan import Desired, plan
@@ -74,7 +73,7 @@ def test_replicas_of_a_fixed_count_are_taken_over_before_the_template_drops_them
         SETTLED,
         annotations=render(subject, PLATFORM, {}).annotations,
         replicas=3,
-        replicas_owners=(ReplicasOwner(FIELD_MANAGER, NOW),),
+        replicas_owners=(FIELD_MANAGER,),
     )
     desired = planned(subject, deployment=deployment)
     assert desired.replicas is not None

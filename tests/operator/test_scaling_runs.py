@@ -122,16 +122,22 @@ def test_without_active_mode_replicas_stay_and_status_says_why(mode: str) -> Non
     assert run.status["autoscaling"]["recommended"] == 5
 
 
-def test_someone_elses_scaling_is_left_alone_for_ten_minutes() -> None:
+def test_someone_elses_scaling_is_left_alone_for_ten_minutes_and_then_taken_over() -> None:
     run = simulation(0.2)
-    asyncio.run(run.run(30))
+    asyncio.run(run.run(400))
     run.cluster.scale("demo", "chat", 3, "kubectl")
-    assert set(asyncio.run(run.run(590))) == {3}
+    assert set(asyncio.run(run.run(600))) == {3}
     active = run.condition("ScalingActive")
     assert (active["status"], active["reason"]) == ("False", "ScaledByOther")
     assert "kubectl" in active["message"]
-    asyncio.run(run.run(400))
+    asyncio.run(run.run(10))
+    assert run.condition("ScalingActive")["status"] == "True"
+    assert "overriddenSince" not in run.status["autoscaling"]
+    asyncio.run(run.run(200))
     assert run.replicas == 1
+
+    run.cluster.scale("demo", "chat", 2, "kubectl")
+    assert set(asyncio.run(run.run(600))) == {2}
 
 
 def test_from_fixed_to_autoscaling_and_back_no_pod_is_lost_on_the_way() -> None:

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from tests.operator.make import NOW, PLATFORM, container, ended, pod, resource, samples
-from tidegate_operator.deployments import Deployment, ReplicasOwner
+from tidegate_operator.deployments import Deployment
 from tidegate_operator.observed import Observed
 from tidegate_operator.plan import plan
 from tidegate_operator.pods import Pod
@@ -40,7 +40,7 @@ class Case:
 
 
 CRASHED = pod("crashed", ready=False, age_s=1, container=container(last_exit=ended()))
-HPA = ReplicasOwner("kube-controller-manager", NOW - timedelta(minutes=1))
+HPA = "kube-controller-manager"
 
 CASES = (
     Case("a pod that serves is ready", "Ready", ("True", "Serving")),

@@ -101,7 +101,8 @@ def test_object_of_somebody_else_is_left_alone_until_its_name_is_free(
     assert kube.get("service", "chat", namespace) == before
     assert kube.find("deployment", "chat", namespace) is None
     kube.delete("service", "chat", namespace)
-    wait_for(kube, namespace, "deployment", within_s=40)
+    wait_for(kube, namespace, "deployment")
+    wait_until_settled(kube, namespace, 1)
     wait_for_condition(kube, namespace, "Degraded", "False")
 
 
