@@ -45,7 +45,7 @@ def test_a_metric_says_its_kind_in_its_name(metric: Metric) -> None:
     assert metric.help.endswith(".")
 
 
-@pytest.mark.parametrize("metric", (*SERVER_METRICS, *VLLM_METRICS), ids=lambda metric: metric.name)
+@pytest.mark.parametrize("metric", [*SERVER_METRICS, *VLLM_METRICS], ids=lambda metric: metric.name)
 def test_a_pod_s_metric_says_which_model(metric: Metric) -> None:
     assert metric.labels[0] == metric_names.MODEL_LABEL
 

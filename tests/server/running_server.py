@@ -41,7 +41,7 @@ class RunningServer:
             [*command, "--log-format=json", *arguments],
             stderr=subprocess.PIPE,
             text=True,
-            env=CLEAN_ENVIRONMENT | {"OMP_NUM_THREADS": "2"},
+            env=CLEAN_ENVIRONMENT | {"OMP_NUM_THREADS": "1"},
         )
         self.log: list[dict[str, Any]] = []
         self.noise: list[str] = []  # lines that are no JSON: there should be none
@@ -61,13 +61,14 @@ class RunningServer:
 
     def _read(self) -> None:
         assert self.process.stderr is not None
-        for line in self.process.stderr:
-            with self._news:
-                if line.startswith("{"):
-                    self.log.append(json.loads(line))
-                else:
-                    self.noise.append(line)
-                self._news.notify_all()
+        with self.process.stderr as lines:
+            for line in lines:
+                with self._news:
+                    if line.startswith("{"):
+                        self.log.append(json.loads(line))
+                    else:
+                        self.noise.append(line)
+                    self._news.notify_all()
         with self._news:
             self.log.append({"event": "end of log"})
             self._news.notify_all()

@@ -11,7 +11,7 @@ from starlette.types import ASGIApp
 KEEP_ALIVE_S = 75  # longer than the usual 60 s of proxies in front, so that it is they who close
 
 # After the drain nothing should be left; what is gets this long to send its last bytes.
-SHUTDOWN_GRACE_S = 5
+SHUTDOWN_GRACE_S = 3
 
 
 class _Server(uvicorn.Server):
