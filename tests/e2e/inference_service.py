@@ -21,7 +21,7 @@ def manifest(name: str, namespace: str, **spec: object) -> Json:
         "metadata": {"name": name, "namespace": namespace},
         "spec": {
             "model": {"uri": f"builtin://{MODEL}"},
-            "resources": {"cpu": "200m", "memory": "1Gi"},
+            "resources": {"cpu": "200m", "memory": "2Gi"},
             **spec,
         },
     }
