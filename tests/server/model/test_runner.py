@@ -1,0 +1,140 @@
+"""A loaded runner on a small random model: what the engine reads of it, what it draws, and how it fails."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import save_file
+
+from tests.server.model.gguf_writing import small_tensors, write_gguf
+from tidegate_server.engine.batch import Batch, LoadedRunner, RequestId, RunnerBroken, ScheduledRequest
+from tidegate_server.engine.sampling_params import SamplingParams
+from tidegate_server.errors import BadLogits, InvalidSetting, StartError
+from tidegate_server.model import runner as runner_module
+from tidegate_server.model.runner import ModelRunner, load_runner
+from tidegate_server.model_source import resolve_model
+from tidegate_server.settings import EngineSettings
+
+SETTINGS = EngineSettings(device="cpu", num_kv_blocks=8)
+GREEDY = SamplingParams(max_tokens=8, temperature=0.0)
+CONFIG = {
+    "architectures": ["LlamaForCausalLM"],
+    "vocab_size": 40,
+    "hidden_size": 32,
+    "intermediate_size": 64,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "max_position_embeddings": 64,
+    "rms_norm_eps": 1e-5,
+    "eos_token_id": 2,
+}
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    (tmp_path / "config.json").write_text(json.dumps(CONFIG))
+    save_file(small_tensors(), tmp_path / "model.safetensors")
+    return tmp_path
+
+
+@pytest.fixture
+def runner(folder: Path) -> ModelRunner:
+    return load_runner(SETTINGS, resolve_model(str(folder)))
+
+
+def scheduled(
+    name: str, start: int, tokens: list[int], blocks: list[int], sampling: SamplingParams | None = GREEDY
+) -> ScheduledRequest:
+    return ScheduledRequest(
+        request_id=RequestId(name), start=start, token_ids=tokens, block_table=blocks, sampling=sampling, seed=1
+    )
+
+
+def draw(runner: ModelRunner, *requests: ScheduledRequest) -> list[tuple[str, int]]:
+    return [(t.request_id, t.token_id) for t in runner.run(Batch(step=1, scheduled=requests))]
+
+
+def test_the_engine_reads_what_it_must_know(runner: ModelRunner) -> None:
+    loaded: LoadedRunner = runner
+    assert (loaded.max_model_len, loaded.num_kv_blocks, loaded.block_size, loaded.vocab_size) == (64, 8, 16, 40)
+    assert (loaded.eos_token_ids, loaded.device, loaded.dtype, loaded.kernels) == ((2,), "cpu", "float32", "torch")
+
+
+def test_only_requests_that_draw_get_a_token(runner: ModelRunner) -> None:
+    drawn = draw(
+        runner,
+        scheduled("chunk", 0, [1, 2, 3], [1], sampling=None),
+        scheduled("a", 0, [4, 5], [2]),
+        scheduled("b", 0, [6], [3]),
+    )
+    assert [name for name, _ in drawn] == ["a", "b"]
+    assert draw(runner, scheduled("chunk", 3, [7], [1], sampling=None)) == []
+
+
+def test_a_prompt_in_chunks_draws_what_it_draws_at_once(runner: ModelRunner) -> None:
+    prompt = [(7 * i) % 40 for i in range(40)]
+    at_once = draw(runner, scheduled("a", 0, prompt, [1, 2, 3]))
+    draw(runner, scheduled("a", 0, prompt[:13], [4], sampling=None))
+    draw(runner, scheduled("a", 13, prompt[13:20], [4, 5], sampling=None))
+    assert draw(runner, scheduled("a", 20, prompt[20:], [4, 5, 6])) == at_once
+
+
+def test_a_batch_may_be_run_again(runner: ModelRunner) -> None:
+    requests = (scheduled("a", 0, [1, 2, 3], [1]), scheduled("b", 0, [4], [2]))
+    assert draw(runner, *requests) == draw(runner, *requests) == draw(runner, requests[0]) + draw(runner, requests[1])
+
+
+def test_a_request_whose_cache_holds_no_numbers_is_named(runner: ModelRunner) -> None:
+    draw(runner, scheduled("good", 0, [1], [1]), scheduled("bad", 0, [1], [2]))
+    with torch.inference_mode():
+        runner.kv_cache.blocks[2] = torch.nan
+    with pytest.raises(BadLogits) as caught:
+        draw(runner, scheduled("good", 1, [2], [1]), scheduled("bad", 1, [2], [2]))
+    assert caught.value.request_id == "bad"
+    assert draw(runner, scheduled("good", 1, [2], [1]))[0][0] == "good"
+
+
+def test_a_lost_device_breaks_the_runner(runner: ModelRunner, monkeypatch: pytest.MonkeyPatch) -> None:
+    def lost(*_: object) -> None:
+        raise torch.AcceleratorError("CUDA error: an illegal memory access was encountered\nmore lines")
+
+    monkeypatch.setattr(runner_module, "build_inputs", lost)
+    with pytest.raises(RunnerBroken, match=r"illegal memory access was encountered$"):
+        draw(runner, scheduled("a", 0, [1], [1]))
+
+
+def test_a_gguf_file_draws_what_its_safetensors_draw(runner: ModelRunner, tmp_path: Path) -> None:
+    path = write_gguf(tmp_path / "small.gguf", small_tensors(), {"tokenizer.ggml.eos_token_id": 2})
+    same = load_runner(SETTINGS, resolve_model(str(path)))
+    prompt = [(11 * i) % 40 for i in range(30)]
+    assert draw(same, scheduled("a", 0, prompt, [1, 2])) == draw(runner, scheduled("a", 0, prompt, [1, 2]))
+
+
+def test_half_precision_runs_too(folder: Path) -> None:
+    for dtype in ("bfloat16", "float16"):
+        half = load_runner(replace(SETTINGS, dtype=dtype), resolve_model(str(folder)))
+        assert half.dtype == dtype
+        prompt = [(3 * i) % 40 for i in range(20)]
+        at_once = draw(half, scheduled("a", 0, prompt, [1, 2]))
+        draw(half, scheduled("a", 0, prompt[:9], [3], sampling=None))
+        assert draw(half, scheduled("a", 9, prompt[9:], [3, 4]), scheduled("b", 0, [5], [5]))[:1] == at_once
+
+
+def test_too_few_blocks_lower_the_longest_request(folder: Path) -> None:
+    assert load_runner(replace(SETTINGS, num_kv_blocks=2), resolve_model(str(folder))).max_model_len == 32
+
+
+def test_a_setting_that_cannot_be_met_stops_the_load(folder: Path) -> None:
+    with pytest.raises(InvalidSetting, match=r"--max-model-len: .*33 tokens needs 3 KV blocks"):
+        load_runner(replace(SETTINGS, num_kv_blocks=2, max_model_len=33), resolve_model(str(folder)))
+
+
+@pytest.mark.parametrize("name", ["config.json", "model.safetensors"])
+def test_a_damaged_file_stops_the_load_with_one_line(folder: Path, name: str) -> None:
+    (folder / name).write_bytes((folder / name).read_bytes()[:50])
+    with pytest.raises(StartError) as caught:
+        load_runner(SETTINGS, resolve_model(str(folder)))
+    assert "\n" not in str(caught.value)
