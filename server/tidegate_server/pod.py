@@ -18,6 +18,7 @@ from tidegate_server.api.ops_report import PodView
 from tidegate_server.api.probes import OpsServer, OpsSources
 from tidegate_server.background import in_daemon_thread
 from tidegate_server.engine.client import EngineClient
+from tidegate_server.engine.launch import RunnerFactory
 from tidegate_server.engine.messages import EngineReady, StepOutput
 from tidegate_server.engine.snapshot import EngineSnapshot
 from tidegate_server.metrics import BuildFacts, ServerMetrics
@@ -61,8 +62,15 @@ class _LoadedModel:
 class Pod:
     """Everything of one server process; made on the running event loop."""
 
-    def __init__(self, settings: ServerSettings, listeners: Listeners) -> None:
+    def __init__(
+        self, settings: ServerSettings, listeners: Listeners, load_runner: RunnerFactory | None = None
+    ) -> None:
+        """
+        Args:
+            load_runner: makes the model's runner in the engine process; None: the real one.
+        """
         self._settings = settings
+        self._load_runner = load_runner
         self._listeners = listeners
         self._lifecycle = Lifecycle()
         self._engine: EngineClient | None = None
@@ -109,6 +117,7 @@ class Pod:
         self._engine = engine = EngineClient.start(
             self._settings.engine,
             files,
+            load_runner=self._load_runner,
             configure_logging=functools.partial(logs.configure, self._settings.log_format, self._settings.log_level),
         )
         engine.subscribe(self._on_step)

@@ -1,0 +1,176 @@
+"""One pod from start to end in this process, with a model that counts in a real engine process."""
+
+import asyncio
+import os
+import signal
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import httpx
+import pytest
+
+from tests.server.engine.counting_runner import CountingRunner, load_nothing
+from tidegate_server.engine.launch import RunnerFactory
+from tidegate_server.errors import StartError
+from tidegate_server.listeners import bind
+from tidegate_server.model_source import ModelFiles
+from tidegate_server.pod import Listeners, Pod
+from tidegate_server.settings import EngineSettings, ServerSettings
+
+TIMEOUT_S = 120
+LONG_S = 3600.0
+
+ENDLESS = {"prompt": [1, 2, 3], "max_tokens": 10_000, "ignore_eos": True, "stream": True}
+
+
+def load_endless_runner(settings: EngineSettings, files: ModelFiles) -> CountingRunner:
+    return CountingRunner(num_kv_blocks=settings.num_kv_blocks or 64, block_size=16, max_model_len=20_000)
+
+
+class Running:
+    """A pod that runs in this event loop."""
+
+    def __init__(self, settings: ServerSettings, load_runner: RunnerFactory) -> None:
+        listeners = Listeners(api=bind("127.0.0.1", 0, "--port"), ops=bind("127.0.0.1", 0, "--ops-port"))
+        self.api = f"http://127.0.0.1:{listeners.api.getsockname()[1]}"
+        self.ops = f"http://127.0.0.1:{listeners.ops.getsockname()[1]}"
+        self.http = httpx.AsyncClient(timeout=TIMEOUT_S)
+        self.exit = asyncio.create_task(Pod(settings, listeners, load_runner).run())
+
+    async def status(self, path: str, status: int) -> httpx.Response:
+        """Ask the ops port until it answers so."""
+        while True:
+            try:
+                reply = await self.http.get(self.ops + path)
+            except httpx.ConnectError:  # the port is bound before it listens
+                await asyncio.sleep(0.01)
+                continue
+            if reply.status_code == status:
+                return reply
+            await asyncio.sleep(0.01)
+
+    @asynccontextmanager
+    async def stream(self) -> AsyncIterator[AsyncIterator[str]]:
+        """The lines of an endless stream, after its first event."""
+        async with self.http.stream("POST", f"{self.api}/v1/completions", json=ENDLESS) as reply:
+            assert reply.status_code == 200
+            lines = reply.aiter_lines()
+            await anext(lines)
+            yield lines
+
+
+def run(
+    scenario: Callable[[Running], Awaitable[None]],
+    load_runner: RunnerFactory = load_endless_runner,
+    *,
+    notice_s: float = 0.0,
+    timeout_s: float = LONG_S,
+    message_path: Path = Path("/nowhere"),
+) -> int:
+    """Start a pod, play the scenario, and give the pod's exit code."""
+
+    async def play() -> int:
+        settings = ServerSettings(
+            engine=EngineSettings(num_kv_blocks=2000),
+            drain_notice_s=notice_s,
+            drain_timeout_s=timeout_s,
+            termination_message_path=message_path,
+        )
+        running = Running(settings, load_runner)
+        async with running.http:
+            try:
+                await scenario(running)
+                return await running.exit
+            finally:
+                running.exit.cancel()
+                await asyncio.gather(running.exit, return_exceptions=True)
+
+    return asyncio.run(asyncio.wait_for(play(), TIMEOUT_S))
+
+
+async def last_of(lines: AsyncIterator[str]) -> str:
+    last = ""
+    async for line in lines:
+        last = line or last
+    return last
+
+
+def interrupt() -> None:
+    os.kill(os.getpid(), signal.SIGINT)
+
+
+def test_a_pod_starts_answers_and_stops_when_told() -> None:
+    async def scenario(pod: Running) -> None:
+        await pod.status("/readyz", 200)
+        reply = await pod.http.post(f"{pod.api}/v1/completions", json={"prompt": [5, 6], "max_tokens": 3})
+        assert reply.json()["usage"]["completion_tokens"] == 3
+        load = (await pod.http.get(f"{pod.ops}/load")).json()
+        assert (load["state"], load["num_requests_total"], load["kv_blocks_total"]) == ("ready", 1, 2000)
+        assert (await pod.http.post(f"{pod.ops}/drain")).json()["state"] == "draining"
+
+    assert run(scenario) == 0
+
+
+def test_until_the_model_is_there_probes_and_the_api_say_so() -> None:
+    async def scenario(pod: Running) -> None:
+        assert (await pod.status("/startupz", 503)).text.startswith("starting")
+        assert (await pod.http.get(f"{pod.ops}/livez")).status_code == 200
+        metrics = await pod.http.get(f"{pod.ops}/metrics")
+        assert 'tidegate_server_state{model_name="smollm2-135m-instruct",state="starting"} 1.0' in metrics.text
+        await pod.status("/startupz", 200)
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    assert run(scenario) == 0
+
+
+def test_what_a_drain_s_timeout_cuts_off_ends_with_an_error() -> None:
+    async def scenario(pod: Running) -> None:
+        await pod.status("/readyz", 200)
+        async with pod.stream() as lines:
+            os.kill(os.getpid(), signal.SIGTERM)
+            last = await last_of(lines)
+        assert '"error"' in last
+        assert "send it again" in last
+
+    assert run(scenario, timeout_s=0.05) == 0
+
+
+def test_the_timeout_of_a_drain_call_is_kept() -> None:
+    async def scenario(pod: Running) -> None:
+        await pod.status("/readyz", 200)
+        async with pod.stream() as lines:
+            drained = await pod.http.post(f"{pod.ops}/drain", json={"timeout_s": 0.05})
+            assert drained.json() == {"state": "draining", "num_unfinished": 1}
+            assert '"error"' in await last_of(lines)
+
+    assert run(scenario) == 0
+
+
+def test_a_second_ctrl_c_stops_at_once() -> None:
+    async def scenario(pod: Running) -> None:
+        await pod.status("/readyz", 200)
+        async with pod.stream() as lines:
+            interrupt()
+            await pod.status("/readyz", 503)
+            interrupt()
+            assert '"error"' in await last_of(lines)
+
+    assert run(scenario, notice_s=LONG_S) == 130
+
+
+def test_ctrl_c_without_requests_stops_without_the_notice() -> None:
+    async def scenario(pod: Running) -> None:
+        await pod.status("/readyz", 200)
+        interrupt()
+
+    assert run(scenario, notice_s=LONG_S) == 0
+
+
+def test_a_model_that_does_not_load_raises_what_the_engine_said() -> None:
+    async def scenario(pod: Running) -> None:
+        await asyncio.wait({pod.exit})
+
+    with pytest.raises(StartError, match="no such file") as stopped:
+        run(scenario, load_nothing)
+    assert stopped.value.code == "ModelNotFound"
