@@ -109,8 +109,8 @@ def _env(arguments: argparse.Namespace) -> None:
 
 
 def _build_images(arguments: argparse.Namespace) -> None:
-    for target in [arguments.only] if arguments.only else image_build.TARGETS:
-        answer(image_build.build(target))
+    for name in image_build.build([arguments.only] if arguments.only else image_build.TARGETS):
+        answer(name)
 
 
 def _load_images(arguments: argparse.Namespace) -> None:

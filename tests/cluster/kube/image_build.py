@@ -2,6 +2,7 @@
 
 import os
 import ssl
+from collections.abc import Sequence
 from pathlib import Path
 
 from tests.cluster.kube import packages
@@ -27,23 +28,25 @@ def image_store() -> Buildah:
     return Buildah(cache_root() / "buildah")
 
 
-def build(target: str) -> str:
-    """Build one image and return its name; with nothing changed it takes seconds."""
+def build(targets: Sequence[str]) -> list[str]:
+    """Build images and return their names; with nothing changed it takes seconds."""
     if os.geteuid() != 0:
         raise ClusterError("building images needs root: run as root")
     packages.ensure(packages.FOR_IMAGES)
     buildah = image_store()
-    name = image_name(target)
+    tags = {target: image_name(target) for target in targets}
     with exclusive(cache_root() / "buildah.lock", "building images"):
-        if not buildah.has_image(name):
-            require_disk(cache_root(), _DISK_GB[target], f"the image {name}")
+        for target, tag in tags.items():
+            if not buildah.has_image(tag):
+                require_disk(cache_root(), _DISK_GB[target], f"the image {tag}")
         ensure_base_image(buildah)
         # The stage that makes our wheel gets a name too, or pruning would take it for waste.
-        for one, tag in (("wheel", "localhost/tidegate-wheel:dev"), (target, name)):
+        for target, tag in {"wheel": "localhost/tidegate-wheel:dev", **tags}.items():
             with stage(f"building {tag}"):
-                buildah.build(REPOSITORY, one, tag, host_certificates(), cache_root() / "logs" / f"image-{one}.log")
+                log = cache_root() / "logs" / f"image-{target}.log"
+                buildah.build(REPOSITORY, target, tag, host_certificates(), log)
         buildah.prune()
-    return name
+    return list(tags.values())
 
 
 def host_certificates() -> Path | None:
