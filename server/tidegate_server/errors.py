@@ -47,12 +47,13 @@ class RequestError(TidegateError):
     status = 500
     type = "server_error"
     retry_after_s: int | None = None
+    default_code: str | None = None
 
     def __init__(self, message: str, *, param: str | None = None, code: str | None = None) -> None:
         super().__init__(message)
         self.message = message
         self.param = param
-        self.code = code
+        self.code = self.default_code if code is None else code
 
 
 class InvalidRequest(RequestError):
@@ -73,10 +74,12 @@ class Overloaded(RequestError):
     status = 503
     type = "service_unavailable_error"
     retry_after_s = 5
+    default_code = "overloaded"
 
 
 class EngineError(RequestError):
     status = 500
+    default_code = "engine_error"
 
 
 class BadLogits(EngineError):
