@@ -10,7 +10,7 @@ from pathlib import Path
 from tidegate_contract.labels import GROUP, PLURAL
 from tools.demo.access import CLUSTER, Access, access_to, current_context
 from tools.demo.images import TAG, Image, build_and_load, images_for
-from tools.demo.stages import REPOSITORY, StageFailed, follow, run, say, stage
+from tools.demo.stages import REPOSITORY, StageFailed, follow, read, say, stage
 from tools.demo.target import LOCAL, ImageRoute, NoTarget, Target, choose_target
 
 RELEASE = "tidegate"
@@ -29,10 +29,8 @@ def ask(context: str) -> bool:
         say(f"kubectl points at {context!r}; nobody is here to agree to use it, so a cluster is started here instead.")
         say(f"(DEMO_CONTEXT={context} uses it.)")
         return False
-    return input(f"Use the cluster {context!r} that kubectl points at? No starts one here. [y/N] ").strip().lower() in {
-        "y",
-        "yes",
-    }
+    answer = input(f"Use the cluster {context!r} that kubectl points at? No starts one here. [y/N] ")
+    return answer.strip().lower() in {"y", "yes"}
 
 
 def find_target() -> Target:
@@ -54,7 +52,7 @@ def install_chart(access: Access, images: Sequence[Image]) -> None:
     ]
     where = ["--namespace", SYSTEM_NAMESPACE, "--create-namespace"]
     chart = REPOSITORY / "charts" / "tidegate"
-    run([*access.helm, "upgrade", "--install", RELEASE, chart, *where, "--set", ",".join(values), "--wait"])
+    read([*access.helm, "upgrade", "--install", RELEASE, chart, *where, "--set", ",".join(values), "--wait"])
 
 
 def wait_until_ready(access: Access) -> None:
@@ -111,8 +109,8 @@ def up() -> None:
         install_chart(access, images)
     with stage(f"Apply {EXAMPLE.relative_to(REPOSITORY)} and wait until it serves"):
         if not access.get("get", "namespace", NAMESPACE, "--ignore-not-found", "-o", "name").strip():
-            run([*access.kubectl, "create", "namespace", NAMESPACE])
-        run([*access.kubectl, "apply", "-n", NAMESPACE, "-f", EXAMPLE])
+            read([*access.kubectl, "create", "namespace", NAMESPACE])
+        read([*access.kubectl, "apply", "-n", NAMESPACE, "-f", EXAMPLE])
         wait_until_ready(access)
     with stage("Stream a chat completion through the Service"):
         chat_through_service(access, images[-1])
@@ -142,9 +140,9 @@ def clean() -> None:
         return
     access = access_to(Target(context=context, route=ImageRoute.REGISTRY))
     with stage(f"Remove the demo from {context}"):
-        run([*access.kubectl, "delete", "namespace", NAMESPACE, "--ignore-not-found"])
-        run([*access.helm, "uninstall", RELEASE, "--namespace", SYSTEM_NAMESPACE, "--ignore-not-found", "--wait"])
-        run([*access.kubectl, "delete", "namespace", SYSTEM_NAMESPACE, "--ignore-not-found"])
+        read([*access.kubectl, "delete", "namespace", NAMESPACE, "--ignore-not-found"])
+        read([*access.helm, "uninstall", RELEASE, "--namespace", SYSTEM_NAMESPACE, "--ignore-not-found", "--wait"])
+        read([*access.kubectl, "delete", "namespace", SYSTEM_NAMESPACE, "--ignore-not-found"])
 
 
 def main() -> int:

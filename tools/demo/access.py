@@ -1,13 +1,13 @@
 """The command line tools for one cluster: which kubectl and helm, and how they find it."""
 
 import json
+import os
 import shutil
 import subprocess
 import sys
 from dataclasses import dataclass
-from pathlib import Path
 
-from tools.demo.stages import REPOSITORY, StageFailed, run
+from tools.demo.stages import REPOSITORY, StageFailed, read
 from tools.demo.target import ImageRoute, Target
 
 CLUSTER = (sys.executable, REPOSITORY / "tests" / "cluster" / "cluster.py")
@@ -23,7 +23,7 @@ class Access:
 
     def get(self, *arguments: str) -> str:
         """What kubectl says to these arguments."""
-        return run([*self.kubectl, *arguments])
+        return read([*self.kubectl, *arguments])
 
 
 def current_context() -> str | None:
@@ -44,12 +44,12 @@ def access_to(target: Target) -> Access:
         StageFailed: a tool is not installed.
     """
     if target.route is ImageRoute.TEST_CLUSTER:
-        env = json.loads(run([*CLUSTER, "env", "--json"]))
-        tools = Path(env["bin"])
-        kubeconfig = f"--kubeconfig={env['kubeconfig']}"
+        running = json.loads(read([*CLUSTER, "up", "--json"]))
+        tools = os.pathsep.join(running["path"])
+        kubeconfig = f"--kubeconfig={running['kubeconfig']}"
         return Access(
-            kubectl=(str(tools / "kubectl"), kubeconfig),
-            helm=(str(tools / "helm"), kubeconfig),
+            kubectl=(shutil.which("kubectl", path=tools) or "kubectl", kubeconfig),
+            helm=(shutil.which("helm", path=tools) or "helm", kubeconfig),
             shell_setup='eval "$(python3 tests/cluster/cluster.py env)"',
         )
     missing = [tool for tool in ("kubectl", "helm") if shutil.which(tool) is None]

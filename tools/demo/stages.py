@@ -1,6 +1,5 @@
 """Shows the stages of the demo with their times, and runs the commands they are made of."""
 
-import os
 import subprocess
 import sys
 import time
@@ -29,24 +28,22 @@ def stage(title: str) -> Iterator[None]:
     say(f"    done in {time.monotonic() - started:.1f} s")
 
 
-def run(command: Sequence[str | Path], *, env: dict[str, str] | None = None) -> str:
-    """Run a command in the repository and give its output; on failure say which one and why."""
-    done = subprocess.run(
-        command,
-        cwd=REPOSITORY,
-        env={**os.environ, **(env or {})},
-        text=True,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-    )
+def read(command: Sequence[str | Path]) -> str:
+    """Run a command in the repository and give its standard output; on failure say which one and why."""
+    done = subprocess.run(command, cwd=REPOSITORY, text=True, capture_output=True)
     if done.returncode != 0:
-        shown = " ".join(str(part) for part in command)
-        raise StageFailed(f"`{shown}` ended with status {done.returncode}:\n{done.stdout[-4000:]}")
+        said = (done.stdout + done.stderr)[-4000:]
+        raise StageFailed(f"`{_shown(command)}` ended with status {done.returncode}:\n{said}")
     return done.stdout
 
 
-def follow(command: Sequence[str | Path], *, env: dict[str, str] | None = None) -> None:
-    """Run a long command in the repository, its output shown as it comes."""
-    done = subprocess.run(command, cwd=REPOSITORY, env={**os.environ, **(env or {})})
+def follow(command: Sequence[str | Path]) -> None:
+    """Run a command in the repository, its output shown as it comes."""
+    done = subprocess.run(command, cwd=REPOSITORY)
     if done.returncode != 0:
-        raise StageFailed(f"`{' '.join(str(part) for part in command)}` ended with status {done.returncode}; see above")
+        raise StageFailed(f"`{_shown(command)}` ended with status {done.returncode}; see above")
+
+
+def _shown(command: Sequence[str | Path]) -> str:
+    text = " ".join(str(part) for part in command)
+    return text if len(text) < 300 else text[:300] + " ..."
