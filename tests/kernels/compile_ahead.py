@@ -7,11 +7,14 @@ the test process interprets.
 """
 
 import json
+import multiprocessing
+import os
 import re
 import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator, Mapping
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -203,6 +206,15 @@ def assemble(ptx: str, sm: int) -> tuple[int, int]:
     return int(registers[1]), int(spills[1]) + int(spills[2])
 
 
+def compile_numbered(number_and_sm: tuple[int, int]) -> Resources:
+    number, sm = number_and_sm
+    return compile_variant(VARIANTS[number], sm)
+
+
 if __name__ == "__main__":
-    found = [compile_variant(variant, int(sm)) for sm in sys.argv[1:] for variant in variants()]
+    VARIANTS = tuple(variants())
+    work = [(number, int(sm)) for sm in sys.argv[1:] for number in range(len(VARIANTS))]
+    # Forked: importing torch and Triton takes as long as compiling ten variants.
+    with ProcessPoolExecutor(os.cpu_count(), mp_context=multiprocessing.get_context("fork")) as pool:
+        found = tuple(pool.map(compile_numbered, work))
     sys.stdout.write(json.dumps([asdict(resources) for resources in found]))

@@ -49,16 +49,12 @@ LIMITS: Mapping[str, Limit] = {
 
 @pytest.fixture(scope="module")
 def compiled(tmp_path_factory: pytest.TempPathFactory) -> tuple[Resources, ...]:
-    """Every variant for every GPU: one process a GPU, without the interpreter that this process runs kernels in."""
+    """Every variant for every GPU, in a process without the interpreter that this one runs kernels in."""
     environment = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
     environment["TRITON_CACHE_DIR"] = str(tmp_path_factory.mktemp("triton"))  # compile, rather than remember
-    running = [
-        subprocess.Popen([sys.executable, SCRIPT, str(sm)], env=environment, stdout=subprocess.PIPE)
-        for sm in COMPUTE_CAPABILITIES
-    ]
-    said = [process.communicate()[0] for process in running]
-    assert [process.returncode for process in running] == [0] * len(running)
-    return tuple(Resources(**found) for output in said for found in json.loads(output))
+    command = [sys.executable, str(SCRIPT), *map(str, COMPUTE_CAPABILITIES)]
+    said = subprocess.run(command, env=environment, stdout=subprocess.PIPE, check=True).stdout
+    return tuple(Resources(**found) for found in json.loads(said))
 
 
 def test_every_kernel_compiles_for_every_gpu(compiled: tuple[Resources, ...]) -> None:

@@ -81,14 +81,10 @@ def test_no_tokens_give_no_rows(device: torch.device) -> None:
     assert paged_attention(*paged_step([(20, 0)], Shape(), device).inputs).shape == (0, 6, 16)
 
 
-def test_a_block_beyond_two_to_the_31_elements_is_reached(
-    device: torch.device, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_block_past_two_to_the_31_elements_is_reached(device: torch.device, monkeypatch: pytest.MonkeyPatch) -> None:
     small = paged_step([(40, 3)], Shape(num_q_heads=4, num_kv_heads=4, head_dim=64, dtype=torch.float16), device)
     block = small.kv_cache[0].numel()
-    monkeypatch.setattr(
-        deterministic, "fill_uninitialized_memory", False
-    )  # 4 GiB that are reserved, and hardly touched
+    monkeypatch.setattr(deterministic, "fill_uninitialized_memory", False)  # 4 GiB, hardly touched
     cache = torch.empty(2**31 // block + 5, *small.kv_cache.shape[1:], dtype=torch.float16, device=device)
     far = torch.tensor([len(cache) - 1, len(cache) - 2, len(cache) - 3], device=device)
     cache[far] = small.kv_cache[small.block_table[0].long()]

@@ -16,17 +16,17 @@ MIXED = [(1, 1), (SPAN + 44, 1), (17, 17), (SPAN, SPAN), (2 * SPAN + 1, 1), (SPA
 
 
 def plain_attention(step: PagedStep) -> Tensor:
-    """Softmax over all keys at once, one request and one query at a time, in fp64."""
+    """Softmax over all keys at once, one request at a time, in fp64."""
     out = torch.empty(step.query.shape, dtype=torch.float64)
     group = step.query.shape[1] // step.kv_cache.shape[2]
     for r, (keys, values) in enumerate(zip(step.keys, step.values, strict=True)):
+        query = step.query[step.queries_of(r)].double()
         keys = keys.double().repeat_interleave(group, dim=1)
         values = values.double().repeat_interleave(group, dim=1)
-        queries = step.queries_of(r)
-        for token in range(queries.start, queries.stop):
-            visible = len(keys) - (queries.stop - 1 - token)
-            scores = torch.einsum("hd,khd->hk", step.query[token].double(), keys[:visible]) * step.scale
-            out[token] = torch.einsum("hk,khd->hd", scores.softmax(-1), values[:visible])
+        later = torch.ones(len(query), len(keys)).triu(len(keys) - len(query) + 1).bool()
+        scores = torch.einsum("qhd,khd->hqk", query, keys) * step.scale
+        weights = scores.masked_fill(later, -torch.inf).softmax(dim=-1)
+        out[step.queries_of(r)] = torch.einsum("hqk,khd->qhd", weights, values)
     return out.to(step.query.dtype)
 
 
@@ -50,7 +50,7 @@ def test_any_group_and_head_is_served(num_q_heads: int, num_kv_heads: int, head_
 
 @pytest.mark.parametrize("shape", [Shape(), SMOLLM2, Shape(4, 1, 128), Shape(2, 2, 256)], ids=str)
 def test_a_request_has_the_same_bits_alone_and_in_a_batch(shape: Shape) -> None:
-    step = paged_step(MIXED + [(300 + 7 * i, 1) for i in range(19)], shape)
+    step = paged_step(MIXED + [(250 + 7 * i, 1) for i in range(9)], shape)
     together = paged_attention(*step.inputs)
     for r in range(len(step.context_len)):
         assert torch.equal(paged_attention(*step.alone(r).inputs), together[step.queries_of(r)])
@@ -60,7 +60,7 @@ def test_a_request_has_the_same_bits_alone_and_in_a_batch(shape: Shape) -> None:
 def test_a_prompt_has_the_same_bits_however_it_is_cut(shape: Shape) -> None:
     step = paged_step([(2 * SPAN + 90, 2 * SPAN + 90)], shape)
     whole = paged_attention(*step.inputs)
-    for cut in (1, 2, 15, SPAN - 1, SPAN, SPAN + 1, 2 * SPAN + 89):
+    for cut in (1, 15, SPAN - 1, SPAN, SPAN + 1, 2 * SPAN + 89):
         assert torch.equal(paged_attention(*step.first_queries(cut).inputs), whole[:cut])
         assert torch.equal(paged_attention(*step.last_queries(len(whole) - cut).inputs), whole[cut:])
 

@@ -67,11 +67,11 @@ def test_no_tokens_change_nothing(store: StoreKv, device: torch.device) -> None:
 
 
 @both
-def test_a_block_beyond_two_to_the_31_elements_is_reached(
+def test_a_block_past_two_to_the_31_elements_is_reached(
     store: StoreKv, device: torch.device, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     block = 4 * 2 * 16 * 64
-    monkeypatch.setattr(deterministic, "fill_uninitialized_memory", False)  # 4 GiB that are reserved, and never touched
+    monkeypatch.setattr(deterministic, "fill_uninitialized_memory", False)  # 4 GiB, hardly touched
     cache = torch.empty(2**31 // block + 2, 2, 4, 16, 64, dtype=torch.float16, device=device)
     key, value = torch.randn(2, 1, 4, 64, device=device).half()
     store(key, value, cache, torch.tensor([(len(cache) - 1) * 16 + 5], device=device))
