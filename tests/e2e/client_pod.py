@@ -60,6 +60,10 @@ class RunningChats:
             else:
                 raise AssertionError(f"a chat ended before the others began: {event}")
 
+    def has_ended(self) -> bool:
+        """Whether the program is done, and with it every chat that does not repeat."""
+        return any(event is None or event["event"] == "done" for event in tuple(self.events.queue))
+
     def finish(self, *, within_s: float) -> list[ChatResult]:
         """Ask repeating chats to stop, and give every result once all have ended."""
         assert self.process.stdin is not None

@@ -6,11 +6,13 @@ import pytest
 
 from tests.e2e.client_pod import ClientPod, start_client_pod
 from tests.e2e.failure_report import failure_report
-from tests.e2e.inference_service import InferenceService, manifest
+from tests.e2e.inference_service import RESOURCE, InferenceService, manifest
 from tests.e2e.kube import Kube
 from tests.e2e.release import NAMESPACE as OPERATOR_NAMESPACE
 from tests.e2e.release import Release
 from tests.e2e.target_cluster import TargetCluster, find_target_cluster
+from tests.e2e.wait import NotYet, eventually
+from tidegate_contract.labels import SERVICE_LABEL
 
 NAMESPACE = "tidegate-e2e"
 TARGET: pytest.StashKey[TargetCluster] = pytest.StashKey()
@@ -41,9 +43,26 @@ def release(target: TargetCluster) -> Iterator[Release]:
 @pytest.fixture(scope="session")
 def namespace(kube: Kube, release: Release) -> Iterator[str]:
     """Where the tests' resources live; empty at the start."""
-    kube.delete_namespace(NAMESPACE)
+    remove_namespace(kube)
     kube.create_namespace(NAMESPACE)
     yield NAMESPACE
+    remove_namespace(kube)
+
+
+def remove_namespace(kube: Kube) -> None:
+    """Remove the namespace with what is in it.
+
+    The pods first: a namespace that still holds some when it is deleted is not looked at again before half of their
+    grace period is over, however soon they end.
+    """
+    if RESOURCE in kube.run("api-resources", "-o", "name"):
+        kube.run("delete", RESOURCE, "--all", "-n", NAMESPACE)
+
+    def pods_gone() -> None:
+        if left := kube.run("get", "pods", "-n", NAMESPACE, "-l", SERVICE_LABEL, "-o", "name").split():
+            raise NotYet(f"still there: {left}")
+
+    eventually(pods_gone, within_s=120)
     kube.delete_namespace(NAMESPACE)
 
 

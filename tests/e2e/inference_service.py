@@ -22,6 +22,7 @@ def manifest(name: str, namespace: str, **spec: object) -> Json:
         "spec": {
             "model": {"uri": f"builtin://{MODEL}"},
             "resources": {"cpu": "200m", "memory": "2Gi"},
+            "drain": {"timeoutSeconds": 300},
             **spec,
         },
     }
