@@ -68,7 +68,7 @@ async def compare(plan: Plan, say: Say, find_limits: Callable[[str, int], Roofli
         say(f"{server.name}: installing, unless it is there already")
         versions[server.name] = await asyncio.to_thread(server.install, plan.model, plan.dtype)
     say("measuring the machine's own limits")
-    roofline = await asyncio.to_thread(find_limits, plan.dtype, machine.num_cpus)
+    before = await asyncio.to_thread(find_limits, plan.dtype, machine.num_cpus)
     starts: list[ServerStart] = []
     runs: list[WorkloadRun] = []
     for turn, server, kv_tokens, names in _sessions(plan):
@@ -77,6 +77,8 @@ async def compare(plan: Plan, say: Say, find_limits: Callable[[str, int], Roofli
         )
         starts.append(start)
         runs.extend(more)
+    # A neighbour that was busy at one end of the run must not lower a limit that the servers then seem to break.
+    roofline = before.best_of(await asyncio.to_thread(find_limits, plan.dtype, machine.num_cpus))
     return Comparison(
         date=datetime.now(UTC).isoformat(timespec="seconds"),
         model=plan.model.name,

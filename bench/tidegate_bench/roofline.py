@@ -20,6 +20,14 @@ class Roofline:
     gemm_flop_per_s: float  # in the dtype of the run
     torch: str
 
+    def best_of(self, other: "Roofline") -> "Roofline":
+        """The higher of two measurements of each limit."""
+        return Roofline(
+            max(self.read_bytes_per_s, other.read_bytes_per_s),
+            max(self.gemm_flop_per_s, other.gemm_flop_per_s),
+            self.torch,
+        )
+
 
 @dataclass(frozen=True, slots=True)
 class ModelCost:

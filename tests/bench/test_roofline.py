@@ -48,3 +48,7 @@ def test_shared_prefix_costs_its_arithmetic_once() -> None:
     alike = Workload("alike", tuple(PlannedRequest(i, 0.0, (1, 2, 3), 1) for i in range(2)))
     # Three tokens of the shared prompt and two of output pass the one weight, at one pass a second.
     assert output_tokens_per_s_ceiling(alike, cost, roofline, "float32") == pytest.approx(2 / 5)
+
+
+def test_a_limit_is_the_best_of_its_measurements() -> None:
+    assert Roofline(30e9, 90e9, "a").best_of(Roofline(20e9, 140e9, "a")) == Roofline(30e9, 140e9, "a")

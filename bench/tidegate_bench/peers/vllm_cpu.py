@@ -61,7 +61,7 @@ class VllmCpu:
                 "HF_HUB_OFFLINE": "1",
                 "LD_PRELOAD": str(self._folder / "tcmalloc" / TCMALLOC),
             },
-            ready_timeout_s=600.0,  # it compiles the model first: one to four minutes on two cores
+            ready_timeout_s=900.0,  # it compiles the model first: one to four minutes on two cores
         )
 
     @property
