@@ -41,5 +41,5 @@ class Tidegate:
 
 
 def num_blocks(kv_tokens: int, block_size: int) -> int:
-    """Blocks that hold `kv_tokens`, and the null block that padding points to."""
-    return -(-kv_tokens // block_size) + 1
+    """Blocks that hold `kv_tokens`."""
+    return -(-kv_tokens // block_size)

