@@ -5,8 +5,10 @@ prompts one after the other, and no loop runs over tokens. Its rows are exact be
 """
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
+from itertools import pairwise
 
 import torch
 from torch import Tensor
@@ -73,15 +75,11 @@ def paged_attention(
         raise ValueError(f"{num_q_heads} query heads do not divide among {num_kv_heads} KV heads")
 
     out = torch.empty(query.shape, dtype=query.dtype, device=query.device)
-    for tile in _tiles(query_start.tolist(), context_len.tolist()):
-        tokens = (torch.tensor(tile.first_tokens).unsqueeze(1) + torch.arange(tile.num_queries)).flatten()
-        attended = _attend(
-            (query.index_select(0, tokens).float() * scale).view(-1, tile.num_queries, *query.shape[1:]),
-            first_positions=tile.first_positions,
-            kv_cache=kv_cache,
-            block_table=block_table[torch.tensor(tile.requests)],
-        )
-        out.index_copy_(0, tokens, attended.flatten(0, 1).to(query.dtype))
+    group = num_q_heads // num_kv_heads
+    for tile in _plan(tuple(query_start.tolist()), tuple(context_len.tolist()), group):
+        scaled = query.index_select(0, tile.tokens).float() * scale
+        attended = _attend(scaled, tile, kv_cache, block_table.index_select(0, tile.requests))
+        out.index_copy_(0, tile.tokens, attended.to(query.dtype))
     return out
 
 
@@ -89,79 +87,95 @@ def paged_attention(
 class _Tile:
     """Queries that go through together: the same number for each of one or more requests, longest context first."""
 
-    requests: tuple[int, ...]
-    first_tokens: tuple[int, ...]  # row of each request's first query in `query`
-    first_positions: tuple[int, ...]  # its position in the request
-    num_queries: int
+    requests: Tensor  # int64 [num_requests]
+    tokens: Tensor  # int64 [num_requests * num_queries], rows of the queries
+    num_queries: int  # of each request
+    first_positions: tuple[int, ...]  # each request's position of its first query
+    row_positions: Tensor  # int32 [num_requests, num_rows, 1], see `_pack`; padding rows take the last query's
+
+    @property
+    def stops(self) -> tuple[int, ...]:
+        """Keys that each request's last query sees."""
+        return tuple(first + self.num_queries for first in self.first_positions)
 
 
-def _tiles(query_start: Sequence[int], context_len: Sequence[int]) -> Iterator[_Tile]:
-    decoding = [r for r in range(len(context_len)) if query_start[r + 1] - query_start[r] == 1]
+@lru_cache(maxsize=1)  # all layers of a step ask for the same plan
+def _plan(query_start: tuple[int, ...], context_len: tuple[int, ...], group: int) -> tuple[_Tile, ...]:
+    num_new = [stop - start for start, stop in pairwise(query_start)]
+    decoding = [r for r, num in enumerate(num_new) if num == 1]
     # Longest first: the requests that still have keys in a later span are then a prefix.
     decoding.sort(key=lambda r: -context_len[r])
+    tiles = []
     for i in range(0, len(decoding), _MAX_REQUESTS):
-        requests = tuple(decoding[i : i + _MAX_REQUESTS])
-        yield _Tile(
-            requests,
-            first_tokens=tuple(query_start[r] for r in requests),
-            first_positions=tuple(context_len[r] - 1 for r in requests),
-            num_queries=1,
-        )
-
-    for r in range(len(context_len)):
-        num_new = query_start[r + 1] - query_start[r]
-        if num_new <= 1:  # decoding, or padding without a query
+        requests = decoding[i : i + _MAX_REQUESTS]
+        tokens = [query_start[r] for r in requests]
+        tiles.append(_tile(requests, tokens, [context_len[r] - 1 for r in requests], num_queries=1, group=group))
+    for r, num in enumerate(num_new):
+        if num <= 1:  # decoding, or padding without a query
             continue
-        for i in range(0, num_new, _MAX_QUERIES):
-            yield _Tile(
-                (r,),
-                first_tokens=(query_start[r] + i,),
-                first_positions=(context_len[r] - num_new + i,),
-                num_queries=min(_MAX_QUERIES, num_new - i),
-            )
+        for i in range(0, num, _MAX_QUERIES):
+            num_queries = min(_MAX_QUERIES, num - i)
+            tiles.append(_tile([r], [query_start[r] + i], [context_len[r] - num + i], num_queries, group))
+    return tuple(tiles)
 
 
-def _attend(query: Tensor, first_positions: Sequence[int], kv_cache: Tensor, block_table: Tensor) -> Tensor:
+def _tile(
+    requests: list[int], first_tokens: list[int], first_positions: list[int], num_queries: int, group: int
+) -> _Tile:
+    queries = torch.arange(num_queries)
+    query_of_row = (torch.arange(_num_rows(num_queries, group)) // group).clamp_(max=num_queries - 1)
+    return _Tile(
+        requests=torch.tensor(requests),
+        tokens=(torch.tensor(first_tokens).unsqueeze(1) + queries).flatten(),
+        num_queries=num_queries,
+        first_positions=tuple(first_positions),
+        row_positions=(torch.tensor(first_positions).unsqueeze(1) + query_of_row).unsqueeze(2).to(torch.int32),
+    )
+
+
+def _attend(query: Tensor, tile: _Tile, kv_cache: Tensor, block_table: Tensor) -> Tensor:
     """Attention of one tile.
 
     Every matrix product has a span's 256 keys, masked where a row may not look, and at least 16 rows. So a row meets
     the same sums in the same order in a tile of any size, and decoding gives the bits that prefilling would have given.
 
     Args:
-        query: fp32 `[num_requests, num_queries, num_q_heads, head_dim]`, already scaled.
-        first_positions: each request's position of its first query, in descending order.
+        query: fp32 `[num_requests * num_queries, num_q_heads, head_dim]`, already scaled.
+        block_table: the tile's requests' rows.
 
     Returns:
         fp32, shaped like `query`.
     """
-    num_queries, num_q_heads = query.shape[1:3]
-    num_kv_heads = kv_cache.shape[2]
-    rows = _pack(query, num_kv_heads)
-    row_position = _row_positions(first_positions, num_queries, num_q_heads // num_kv_heads, rows.shape[2])
-    stops = [first + num_queries for first in first_positions]  # keys that a request's last query sees
-
+    rows = _pack(query, tile.num_queries, kv_cache.shape[2])
+    stops = tile.stops
     running: _Partial | None = None
     for start in range(0, max(stops), SPAN):
         num_active = sum(stop > start for stop in stops)
         span = _gather_span(kv_cache, block_table[:num_active], start, stops[:num_active])
         visible = None
-        if min(first_positions[:num_active]) + 1 < start + SPAN:
-            visible = torch.arange(start, start + SPAN, dtype=torch.int32) <= row_position[:num_active]
+        if min(tile.first_positions[:num_active]) + 1 < start + SPAN:
+            visible = torch.arange(start, start + SPAN, dtype=torch.int32) <= tile.row_positions[:num_active]
         partial = _reduce_span(rows[:, :num_active], span, visible)
         if running is None:
             running = partial
         else:
             running.merge(partial)
     assert running is not None  # every query sees its own key at least
-    return _unpack(running.weighted / running.total, num_queries, num_q_heads)
+    return _unpack(running.weighted.div_(running.total), tile.num_queries, query.shape[1])
 
 
-def _pack(query: Tensor, num_kv_heads: int) -> Tensor:
-    """Lay the queries of one KV head side by side: `[num_kv_heads, num_requests, num_rows, head_dim]`, zero-padded."""
-    num_requests, num_queries, num_q_heads, head_dim = query.shape
-    group = num_q_heads // num_kv_heads
-    num_rows = math.ceil(num_queries * group / _ROW_MULTIPLE) * _ROW_MULTIPLE
-    rows = query.new_zeros(num_kv_heads, num_requests, num_rows, head_dim)
+def _num_rows(num_queries: int, group: int) -> int:
+    return math.ceil(num_queries * group / _ROW_MULTIPLE) * _ROW_MULTIPLE
+
+
+def _pack(query: Tensor, num_queries: int, num_kv_heads: int) -> Tensor:
+    """Lay the queries of one KV head side by side: `[num_kv_heads, num_requests, num_rows, head_dim]`, zero-padded.
+
+    Row `q * group + h` of a request is head `h` of the KV head's group, for query `q`.
+    """
+    num_tokens, num_q_heads, head_dim = query.shape
+    num_requests, group = num_tokens // num_queries, num_q_heads // num_kv_heads
+    rows = query.new_zeros(num_kv_heads, num_requests, _num_rows(num_queries, group), head_dim)
     by_kv_head = query.view(num_requests, num_queries, num_kv_heads, group, head_dim).permute(2, 0, 1, 3, 4)
     rows[:, :, : num_queries * group] = by_kv_head.reshape(num_kv_heads, num_requests, num_queries * group, head_dim)
     return rows
@@ -171,13 +185,7 @@ def _unpack(rows: Tensor, num_queries: int, num_q_heads: int) -> Tensor:
     num_kv_heads, num_requests, _, head_dim = rows.shape
     group = num_q_heads // num_kv_heads
     by_kv_head = rows[:, :, : num_queries * group].reshape(num_kv_heads, num_requests, num_queries, group, head_dim)
-    return by_kv_head.permute(1, 2, 0, 3, 4).reshape(num_requests, num_queries, num_q_heads, head_dim)
-
-
-def _row_positions(first_positions: Sequence[int], num_queries: int, group: int, num_rows: int) -> Tensor:
-    """Position of each packed row's query, `[num_requests, num_rows, 1]`; padding rows take the last query's."""
-    query_of_row = (torch.arange(num_rows, dtype=torch.int32) // group).clamp_(max=num_queries - 1)
-    return (torch.tensor(first_positions, dtype=torch.int32).unsqueeze(1) + query_of_row).unsqueeze(2)
+    return by_kv_head.permute(1, 2, 0, 3, 4).reshape(num_requests * num_queries, num_q_heads, head_dim)
 
 
 def _gather_span(kv_cache: Tensor, block_table: Tensor, start: int, stops: Sequence[int]) -> Tensor:
