@@ -3,32 +3,40 @@
 import json
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack
+from contextlib import contextmanager
 from dataclasses import replace
 
 import pytest
 
 from tests.e2e.client_pod import Chat, ChatResult, ClientPod, RunningChats
-from tests.e2e.inference_service import MODEL, InferenceService, manifest
+from tests.e2e.inference_service import MODEL, RESOURCE, InferenceService, manifest
 from tests.e2e.kube import Kube
 from tests.e2e.wait import NotYet, eventually
 from tidegate_contract.labels import LOAD_PATH, OPS_PORT
 
 pytestmark = pytest.mark.e2e
 
-MAX_NUM_SEQS = 4
+MAX_NUM_SEQS = 8
 SCALE_UP_S = 60
 DOWN_WINDOW_S = 5
 STREAM_S = 300  # under a minute on a quiet machine; this bounds a busy one
-LONG_PROMPT = "Tell me everything about the sea. Take your time."
-LONG_TOKENS = 700  # outlasts the down window by far
 
-PROMPTS = (
+# As many at once as one pod takes: demand is a whole replica, and more than the 65 % that one should carry.
+LOAD = (
     "Explain how tides work.",
     "Write a poem about the sea.",
     "List what a sailor packs for a year.",
     "Why do ships float?",
+    "Describe a storm.",
+    "What is a lighthouse for?",
+    "How deep is the ocean?",
+    "Name five kinds of boats.",
 )
+LOAD_TOKENS = 48
+# Few enough for one pod, and enough that both have some: all four go to the same one in an eighth of the cases.
+NUM_LONG = MAX_NUM_SEQS // 2
+LONG_PROMPT = "Tell me everything about the sea. Take your time."
+LONG_LASTS_S = 30  # at the speed of a chat alone; side by side they take longer
 
 
 @pytest.fixture(scope="module")
@@ -42,7 +50,11 @@ def scaled(kube: Kube, namespace: str) -> Iterator[InferenceService]:
 
 
 def load_chats() -> list[Chat]:
-    return [Chat(f"load-{i}", prompt, 96) for i, prompt in enumerate(PROMPTS)]
+    return [Chat(f"load-{i}", prompt, LOAD_TOKENS) for i, prompt in enumerate(LOAD)]
+
+
+def long_chats(num_tokens: int) -> list[Chat]:
+    return [Chat(f"long-{i}", LONG_PROMPT, num_tokens) for i in range(NUM_LONG)]
 
 
 def by_id(results: Sequence[ChatResult]) -> dict[str, ChatResult]:
@@ -72,6 +84,11 @@ def num_running(kube: Kube, service: InferenceService) -> list[int]:
     ]
 
 
+def set_mode(kube: Kube, service: InferenceService, mode: str) -> None:
+    patch = json.dumps({"spec": {"autoscaling": {"mode": mode}}})
+    kube.run("patch", RESOURCE, service.name, "-n", service.namespace, "--type=merge", "-p", patch)
+
+
 def wait_for_desired(service: InferenceService, replicas: int, *, within_s: float) -> None:
     def check() -> None:
         status = service.get()["status"].get("autoscaling")
@@ -81,55 +98,53 @@ def wait_for_desired(service: InferenceService, replicas: int, *, within_s: floa
     eventually(check, within_s=within_s)
 
 
-def stream_on_every_pod(
-    kube: Kube, service: InferenceService, client_pod: ClientPod, stack: ExitStack
-) -> dict[str, RunningChats]:
-    """One long stream on each pod; connections are balanced at random, so one that doubles up is dropped."""
-    kept: dict[str, RunningChats] = {}
-    for _ in range(20):
-        chat = Chat(f"long-{len(kept)}", LONG_PROMPT, LONG_TOKENS)
-        with ExitStack() as trial:
-            running = trial.enter_context(client_pod.chats(service.url, MODEL, [chat]))
-            running.wait_for_first_tokens([chat.id], within_s=STREAM_S)
-            if max(num_running(kube, service)) == 1:
-                kept[chat.id] = running
-                stack.push(trial.pop_all())
-        if len(kept) == 2:
-            return kept
+@contextmanager
+def streams_on_every_pod(
+    kube: Kube, service: InferenceService, client_pod: ClientPod, chats: Sequence[Chat]
+) -> Iterator[RunningChats]:
+    """Stream these chats with at least one on each pod; connections are balanced at random, so try until it is so."""
+    for _ in range(10):
+        with client_pod.chats(service.url, MODEL, chats) as running:
+            running.wait_for_first_tokens([chat.id for chat in chats], within_s=STREAM_S)
+            if min(num_running(kube, service)) > 0:
+                yield running
+                return
 
-        def dropped(expected: int = len(kept)) -> None:
-            if (now := sum(num_running(kube, service))) != expected:
-                raise NotYet(f"{now} requests run, not {expected}")
+        def dropped() -> None:
+            if now := sum(num_running(kube, service)):
+                raise NotYet(f"{now} requests still run")
 
         eventually(dropped, within_s=30)
-    raise AssertionError("twenty connections in a row went to the same pod: the Service does not balance")
+    raise AssertionError(
+        f"ten times in a row {len(chats)} connections went to the same pod: the Service does not balance"
+    )
 
 
 def test_load_scales_up_within_a_minute_and_idleness_back_down_with_every_stream_unharmed(
     kube: Kube, scaled: InferenceService, client_pod: ClientPod
 ) -> None:
+    asked = time.monotonic()
     undisturbed = alone(client_pod, scaled.url, load_chats())
+    tokens_per_s = len(LOAD) * LOAD_TOKENS / (time.monotonic() - asked)
 
     with client_pod.chats(scaled.url, MODEL, load_chats(), repeat=True) as load:
         started = time.monotonic()
         wait_for_desired(scaled, 2, within_s=SCALE_UP_S)
         scaled.wait_until_ready(replicas=2, within_s=SCALE_UP_S - (time.monotonic() - started))
         assert "from 1 to 2 replicas" in scaled.events_told()
+        set_mode(kube, scaled, "Paused")  # until streams run on both pods, however long it takes to place them
         under_load = by_id(load.finish(within_s=STREAM_S))
     assert under_load == undisturbed
 
-    with ExitStack() as stack:
-        streams = stream_on_every_pod(kube, scaled, client_pod, stack)
-        wait_for_desired(scaled, 1, within_s=120)
-        assert not any(running.has_ended() for running in streams.values()), (
-            "the streams were too short to be in the way"
-        )
-        disturbed = [result for running in streams.values() for result in running.finish(within_s=STREAM_S)]
+    chats = long_chats(max(64, min(1000, int(tokens_per_s * LONG_LASTS_S))))
+    with streams_on_every_pod(kube, scaled, client_pod, chats) as streams:
+        set_mode(kube, scaled, "Active")
+        wait_for_desired(scaled, 1, within_s=60)
+        assert not streams.has_ended(), "the streams were too short to be in the way"
+        disturbed = by_id(streams.finish(within_s=STREAM_S))
     scaled.wait_until_ready(replicas=1, within_s=60)
     assert "from 2 to 1 replicas" in scaled.events_told()
 
-    (reference,) = client_pod.run_chats(
-        scaled.url, MODEL, [Chat("long-0", LONG_PROMPT, LONG_TOKENS)], within_s=STREAM_S
-    )
+    (reference,) = client_pod.run_chats(scaled.url, MODEL, chats[:1], within_s=STREAM_S)
     assert reference.error is None
-    assert disturbed == [reference, replace(reference, id="long-1")]
+    assert disturbed == {chat.id: replace(reference, id=chat.id) for chat in chats}
