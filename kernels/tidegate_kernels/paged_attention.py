@@ -16,7 +16,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from tidegate_kernels.paged_attention_reference import SPAN
+from tidegate_kernels.attention_plan import SPAN
 
 
 @dataclass(frozen=True, slots=True)

@@ -25,7 +25,7 @@ from triton.backends.nvidia.compiler import get_ptxas
 from triton.compiler import ASTSource
 
 from tidegate_kernels import paged_attention, rms_norm, rope, silu_mul, store_kv
-from tidegate_kernels.paged_attention_reference import SPAN
+from tidegate_kernels.attention_plan import SPAN
 
 ELEMENT_BYTES = {"fp32": 4, "fp16": 2, "bf16": 2}
 

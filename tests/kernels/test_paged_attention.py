@@ -8,8 +8,8 @@ from torch.utils import deterministic
 
 from tests.kernels.paged_step import PagedStep, Shape, paged_step
 from tests.kernels.tolerances import DTYPES, assert_agrees
+from tidegate_kernels.attention_plan import SPAN
 from tidegate_kernels.paged_attention import paged_attention, tile_shape
-from tidegate_kernels.paged_attention_reference import SPAN
 from tidegate_kernels.paged_attention_reference import paged_attention as paged_attention_reference
 
 # Tiles of one to three queries, contexts of one key, an odd number, and one off every edge of a block and of a span.

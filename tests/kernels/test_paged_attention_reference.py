@@ -8,7 +8,8 @@ from torch import Tensor
 
 from tests.kernels.paged_step import PagedStep, Shape, paged_step
 from tests.kernels.tolerances import DTYPES, assert_agrees
-from tidegate_kernels.paged_attention_reference import SPAN, paged_attention
+from tidegate_kernels.attention_plan import SPAN
+from tidegate_kernels.paged_attention_reference import paged_attention
 
 SMOLLM2 = Shape(num_q_heads=9, num_kv_heads=3, head_dim=64)
 
