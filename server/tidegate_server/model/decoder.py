@@ -7,7 +7,7 @@ from tidegate_kernels.ops import Ops
 from tidegate_server.model.config import ModelConfig
 from tidegate_server.model.inputs import ModelInputs
 from tidegate_server.model.kv_cache import KvCache
-from tidegate_server.model.linear import RowMode, linear
+from tidegate_server.model.linear import RowPlan, linear
 from tidegate_server.model.rope_table import rope_table
 from tidegate_server.model.weights import DecoderWeights, LayerWeights, LinearWeights
 
@@ -20,12 +20,12 @@ class Decoder:
     """
 
     def __init__(
-        self, config: ModelConfig, weights: DecoderWeights, ops: Ops, row_mode: RowMode, num_positions: int
+        self, config: ModelConfig, weights: DecoderWeights, ops: Ops, row_plan: RowPlan, num_positions: int
     ) -> None:
         self._config = config
         self._weights = weights
         self._ops = ops
-        self._row_mode = row_mode
+        self._row_plan = row_plan
         self._cos, self._sin = rope_table(config, num_positions, weights.final_norm.device)
 
     def forward(self, inputs: ModelInputs, kv_cache: KvCache) -> Tensor:
@@ -66,4 +66,4 @@ class Decoder:
         return self._ops.rms_norm(x, weight, self._config.rms_norm_eps)
 
     def _linear(self, x: Tensor, weights: LinearWeights) -> Tensor:
-        return linear(x, weights, self._row_mode)
+        return linear(x, weights, self._row_plan)

@@ -18,7 +18,7 @@ from tidegate_server.model.gguf_weights import load_gguf
 from tidegate_server.model.hf_config import read_hf_config
 from tidegate_server.model.inputs import build_inputs
 from tidegate_server.model.kv_cache import KvCache, KvCachePlan, allocate_kv_cache, plan_kv_cache
-from tidegate_server.model.linear import find_row_mode
+from tidegate_server.model.linear import find_row_plan
 from tidegate_server.model.placement import choose_device, choose_dtype, free_memory_bytes, use_allowed_cpus
 from tidegate_server.model.safetensors_weights import load_safetensors
 from tidegate_server.model.sampler import Draw, sample
@@ -78,7 +78,7 @@ def load_runner(settings: EngineSettings, files: ModelFiles) -> ModelRunner:
     num_threads = use_allowed_cpus()
     ops = _select_ops(device)
     config, dtype, weights = _load_weights(settings, files, device)
-    row_mode = find_row_mode(weights.linears())
+    row_plan = find_row_plan(weights.linears())
     plan = plan_kv_cache(config, settings, dtype, device.type, free_memory_bytes(device))
     if plan.lowered_from is not None:
         log.warning(
@@ -89,7 +89,7 @@ def load_runner(settings: EngineSettings, files: ModelFiles) -> ModelRunner:
         )
     runner = ModelRunner(
         config=config,
-        decoder=Decoder(config, weights, ops, row_mode, plan.max_model_len),
+        decoder=Decoder(config, weights, ops, row_plan, plan.max_model_len),
         kv_cache=_allocate(config, plan, settings, dtype, device),
         torch_device=device,
         max_model_len=plan.max_model_len,
@@ -106,7 +106,7 @@ def load_runner(settings: EngineSettings, files: ModelFiles) -> ModelRunner:
         device=runner.device,
         dtype=runner.dtype,
         kernels=runner.kernels,
-        row_mode=row_mode.name.lower(),
+        rows=row_plan.name,
         num_threads=num_threads,
         max_model_len=runner.max_model_len,
         num_kv_blocks=runner.num_kv_blocks,
