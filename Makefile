@@ -9,7 +9,7 @@ SHELL  := /bin/bash
 REQUIREMENTS := requirements/uv.txt requirements/dev.txt requirements/builtin-model.txt requirements/build.txt pyproject.toml
 INSTALLED    := $(VENV)/.installed
 
-.PHONY: help install serve demo demo-clean check format test test-fast test-cluster bench requirements generate clean
+.PHONY: help install serve demo demo-clean check format test test-fast test-model test-cluster bench requirements generate clean
 
 help: ## Show this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1|\2/' | column -t -s '|'

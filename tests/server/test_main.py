@@ -91,6 +91,7 @@ def served() -> Iterator[RunningServer]:
         yield server
 
 
+@pytest.mark.real_model
 def test_the_built_in_model_answers_the_official_client(served: RunningServer) -> None:
     url, ops = served.ready()
     assert httpx.get(f"{ops}/readyz", timeout=30).status_code == 200
@@ -106,6 +107,7 @@ def test_the_built_in_model_answers_the_official_client(served: RunningServer) -
         assert "".join(chunk.choices[0].delta.content or "" for chunk in stream) == text
 
 
+@pytest.mark.real_model
 def test_the_ops_port_tells_the_work_done(served: RunningServer) -> None:
     _, ops = served.ready()
     load = httpx.get(f"{ops}/load", timeout=30).json()
@@ -115,6 +117,7 @@ def test_the_ops_port_tells_the_work_done(served: RunningServer) -> None:
     assert "nan" not in metrics.lower()
 
 
+@pytest.mark.real_model
 def test_a_prompt_past_the_context_of_the_real_model_is_refused(served: RunningServer) -> None:
     url, _ = served.ready()
     reply = httpx.post(f"{url}/v1/completions", json={"prompt": [5] * 512}, timeout=30)
@@ -122,6 +125,7 @@ def test_a_prompt_past_the_context_of_the_real_model_is_refused(served: RunningS
     assert "512" in reply.json()["error"]["message"]
 
 
+@pytest.mark.real_model
 def test_sigterm_lets_a_running_stream_finish_and_refuses_new_requests(served: RunningServer) -> None:
     url, ops = served.ready()
     body = {"prompt": "Once upon a time", "max_tokens": 24, "ignore_eos": True, "stream": True, "temperature": 0}
@@ -147,6 +151,7 @@ def test_sigterm_lets_a_running_stream_finish_and_refuses_new_requests(served: R
     assert served.noise == []
 
 
+@pytest.mark.real_model
 def test_a_killed_engine_ends_streams_with_an_error_and_the_process_with_code_1(tmp_path: Path) -> None:
     message = tmp_path / "termination-log"
     message.touch()
