@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 import pytest
 import structlog
+import torch
 
 from tests.exactness.driving import Answer, greedy, run_alone
 from tests.exactness.reference import greedy_tokens, load_gguf_reference
@@ -43,6 +44,15 @@ def _quiet_log() -> Iterator[None]:
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.ERROR))
     yield
     structlog.reset_defaults()
+
+
+@pytest.fixture(autouse=True, scope="session")
+def _one_thread() -> Iterator[None]:
+    """Steps here are short; on a busy machine two threads mostly wait for each other: ten times slower, measured."""
+    num_threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(num_threads)
 
 
 @pytest.fixture(scope="session")
