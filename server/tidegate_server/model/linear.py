@@ -30,8 +30,8 @@ TILE_SIZES = (4, 16, 64)
 """AVX2's kernels take 12 rows at a time and differ where 8 of them remain, so these sizes all leave 4."""
 
 # Either side of the sizes at which libraries are known to change kernels.
-PROBED_ROWS = (1, 2, 3, 5, 8, 12, 17, 33, 63)
-PROBE_ROWS = 128
+PROBED_ROWS = (1, 2, 3, 5, 8, 13, 31)
+PROBE_ROWS = 64  # a whole number of tiles of any size
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,9 +110,12 @@ def find_row_plan(weights: Iterable[LinearWeights]) -> RowPlan:
         return PLAIN
     if all(rows_agree(w, TOGETHER) for w in by_shape):
         return TOGETHER
-    steady = [size for size in TILE_SIZES if all(_is_steady(w, tiled((size,))) for w in by_shape)]
-    groups = [tuple(s for s in steady if all(_sizes_agree(w, base, s) for w in by_shape)) for base in steady]
-    return tiled(max(groups, key=len, default=(1,)))
+    kinds_of_size = zip(*(_kinds(w) for w in by_shape), strict=True)  # per tile size its kind for each weight
+    groups: dict[tuple[int | None, ...], tuple[int, ...]] = {}
+    for size, kinds in zip(TILE_SIZES, kinds_of_size, strict=True):
+        if None not in kinds:
+            groups[kinds] = (*groups.get(kinds, ()), size)
+    return tiled(max(groups.values(), key=len, default=(1,)))
 
 
 def rows_agree(weights: LinearWeights, plan: RowPlan) -> bool:
@@ -120,18 +123,19 @@ def rows_agree(weights: LinearWeights, plan: RowPlan) -> bool:
     x = _probe(weights)
     among_many = linear(x, weights, plan)
     agree = all(torch.equal(linear(x[:n], weights, plan), among_many[:n]) for n in PROBED_ROWS)
-    return agree and _is_steady(weights, plan)
+    return agree and torch.equal(linear(x.flip(0), weights, plan), among_many.flip(0))
 
 
-def _is_steady(weights: LinearWeights, plan: RowPlan) -> bool:
-    """Whether a row's bits are the same wherever it stands."""
+def _kinds(weights: LinearWeights) -> list[int | None]:
+    """For each tile size the first size that gives the same bits, or None where a row's place in the tile matters."""
     x = _probe(weights)
-    return torch.equal(linear(x.flip(0), weights, plan), linear(x, weights, plan).flip(0))
-
-
-def _sizes_agree(weights: LinearWeights, size: int, other: int) -> bool:
-    x = _probe(weights)
-    return torch.equal(linear(x, weights, tiled((size,))), linear(x, weights, tiled((other,))))
+    outputs = [linear(x, weights, tiled((size,))) for size in TILE_SIZES]
+    kinds: list[int | None] = []
+    for size, out in zip(TILE_SIZES, outputs, strict=True):
+        is_steady = torch.equal(linear(x.flip(0), weights, tiled((size,))), out.flip(0))
+        first = next(s for s, other in zip(TILE_SIZES, outputs, strict=True) if torch.equal(out, other))
+        kinds.append(first if is_steady else None)
+    return kinds
 
 
 def _probe(weights: LinearWeights) -> Tensor:

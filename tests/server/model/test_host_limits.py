@@ -59,6 +59,12 @@ def test_threads_stay_within_the_cpu_limit(tmp_path: Path, cgroup: str, tree: di
             id="version 2, file cache can go",
         ),
         pytest.param(
+            "0::/\n",
+            {"memory.max": str(2 * GIB), "memory.current": str(2 * GIB - 9), "memory.stat": f"active_file {GIB}"},
+            GIB + 9,
+            id="version 2, file cache can go even when it was read twice",
+        ),
+        pytest.param(
             "0::/a\n",
             {"a/memory.max": "max", "memory.max": str(GIB), "memory.current": "0"},
             GIB,
@@ -69,7 +75,7 @@ def test_threads_stay_within_the_cpu_limit(tmp_path: Path, cgroup: str, tree: di
             {
                 "memory/memory.limit_in_bytes": str(2 * GIB),
                 "memory/memory.usage_in_bytes": str(GIB),
-                "memory/memory.stat": f"total_inactive_file {GIB // 2}",
+                "memory/memory.stat": f"total_active_file {GIB // 4}\ntotal_inactive_file {GIB // 4}",
             },
             GIB + GIB // 2,
             id="version 1",

@@ -50,16 +50,19 @@ def test_under_the_chosen_plan_a_row_keeps_its_bits(inputs: int, outputs: int, d
 
 
 def test_where_rows_together_do_not_agree_tiles_are_used(monkeypatch: pytest.MonkeyPatch) -> None:
-    awkward = random_weights(400, 32)
+    usual, awkward = random_weights(64, 48), random_weights(400, 32)
+    kinds: dict[int, list[int | None]] = {id(usual): [4, 4, 4], id(awkward): [4, 16, 16]}
     monkeypatch.setattr(linear_module, "rows_agree", lambda weights, plan: weights is not awkward)
-    monkeypatch.setattr(linear_module, "_is_steady", lambda weights, plan: True)
-    monkeypatch.setattr(linear_module, "_sizes_agree", lambda weights, size, other: (size == 4) == (other == 4))
-    assert find_row_plan([random_weights(64, 48)]) == TOGETHER
-    assert find_row_plan([random_weights(64, 48), awkward]) == tiled((16, 64))
+    monkeypatch.setattr(linear_module, "_kinds", lambda weights: kinds[id(weights)])
+    assert find_row_plan([usual]) == TOGETHER
+    assert find_row_plan([usual, awkward]) == tiled((16, 64))
+    kinds[id(usual)] = [4, None, 4]
+    assert find_row_plan([usual, awkward]) == tiled((4,))
 
 
 def test_where_no_tile_is_steady_every_row_is_computed_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(linear_module, "_is_steady", lambda weights, plan: False)
+    monkeypatch.setattr(linear_module, "rows_agree", lambda weights, plan: False)
+    monkeypatch.setattr(linear_module, "_kinds", lambda weights: [None, None, None])
     plan = find_row_plan([random_weights(64, 48)])
     assert plan == tiled((1,))
     assert linear(torch.ones(3, 64), random_weights(64, 48), plan).shape == (3, 48)
