@@ -39,10 +39,13 @@ format: install ## Rewrite the code in our format
 	$(BIN)/ruff check --fix --quiet .
 	$(BIN)/ruff format --quiet .
 
-test: test-fast test-cluster ## Everything: the quick part, then the tests on a real cluster
+test: test-fast test-model test-cluster ## Everything: the quick part, then the real model, then a real cluster
 
-test-fast: install ## Everything that needs no Kubernetes
-	$(BIN)/pytest -q -m "not control_plane and not e2e"
+test-fast: install ## Everything that needs neither Kubernetes nor the real model: under five minutes
+	$(BIN)/pytest -q -m "not real_model and not control_plane and not e2e"
+
+test-model: install ## The embedded model: exact against transformers, and served by a whole process
+	$(BIN)/pytest -q -m real_model
 
 test-cluster: install ## The API server's part, then end to end on a real cluster (KUBECONFIG picks yours)
 	$(BIN)/pytest -q -m "control_plane or e2e"
