@@ -10,6 +10,7 @@ from tests.cluster.kube.errors import ClusterError
 from tests.cluster.kube.shell import last_line, run, succeeds
 
 NAMESPACE = "k8s.io"  # where the kubelet's images and containers are
+_INGEST_TRIES = 5
 
 
 class Containerd:
@@ -31,24 +32,37 @@ class Containerd:
         return set(run([*self._ctr, "content", "list", "--quiet"]).split())
 
     def ingest(self, digest: str, path: Path) -> None:
-        """Take one blob in; where the store has its file already (see `share_blobs`) nothing is copied."""
+        """Take one blob in and keep it; where the store has its file already (see `share_blobs`) nothing is copied.
+
+        Raises:
+            ClusterError: containerd refused it.
+        """
+        # A garbage collection that an image's removal has set off may come between the two calls and take it away.
+        for _ in range(_INGEST_TRIES):
+            self._ingest_once(digest, path)
+            if succeeds(self._label_command(digest, "kept")):
+                return
+        raise ClusterError(
+            f"containerd loses the layer {digest} as soon as it has it; look into the node's containerd log"
+        )
+
+    def _ingest_once(self, digest: str, path: Path) -> None:
         expected = ["--expected-digest", digest, "--expected-size", str(path.stat().st_size)]
         with path.open("rb") as source:
             argv = [*self._ctr, "content", "ingest", *expected, f"load-{digest}"]
             done = subprocess.run(argv, stdin=source, capture_output=True, text=True, check=False)
         if done.returncode != 0:
             raise ClusterError(f"containerd did not take the layer {digest}: {last_line(done.stderr)}")
-        self._label(digest, "kept")
 
     @contextmanager
     def keeping(self, digests: Sequence[str]) -> Iterator[None]:
         """Let blobs that are ingested in the body survive garbage collection until an image needs them."""
         yield
         for digest in digests:
-            self._label(digest, "")
+            run(self._label_command(digest, ""))
 
-    def _label(self, digest: str, value: str) -> None:
-        run([*self._ctr, "content", "label", digest, f"containerd.io/gc.root={value}"])
+    def _label_command(self, digest: str, value: str) -> list[str]:
+        return [*self._ctr, "content", "label", digest, f"containerd.io/gc.root={value}"]
 
     def import_archive(self, write_archive: Callable[[IO[bytes]], None]) -> None:
         """Stream an OCI archive into the image store and unpack its layers.
