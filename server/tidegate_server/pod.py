@@ -241,7 +241,8 @@ class Pod:
             self._lifecycle.hurry()
 
     def _on_step(self, step: StepOutput) -> None:
-        self._metrics.step_time.observe(step.step_time_s)
+        if step.num_new_tokens > 0:  # else it only told of refused and aborted requests
+            self._metrics.step_time.observe(step.step_time_s)
 
     async def _beat(self) -> None:
         """Show the liveness probe that the event loop runs."""
