@@ -25,7 +25,7 @@ class Release:
     cluster: TargetCluster
 
     def install(self) -> None:
-        """Install, or upgrade what an earlier run left on a scratch cluster.
+        """Install; what an earlier run left on a scratch cluster goes first, since its pods run images built then.
 
         Raises:
             AssertionError: helm refused, or the cluster of a user already has Tidegate.
@@ -38,6 +38,9 @@ class Release:
                 "the cluster that KUBECONFIG names has Tidegate already; these tests end by uninstalling it with all "
                 "InferenceServices, so they need a cluster without it"
             )
+        elif self.helm("list", "--all", "--short").strip():
+            self.uninstall()
+            self.cluster.kube.delete_namespace(NAMESPACE)
         wait = ["--wait", f"--timeout={INSTALL_TIMEOUT_S}s"]
         self.helm("upgrade", "--install", RELEASE, str(CHART), "--create-namespace", *wait, *EXTRA_ARGS)
 
