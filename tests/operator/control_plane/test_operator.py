@@ -15,8 +15,10 @@ from tests.operator.control_plane.waits import (
     no_children,
     wait_for,
     wait_for_condition,
+    wait_for_decisions,
     wait_for_replicas,
     wait_until_settled,
+    wait_until_told,
 )
 from tidegate_contract import labels
 
@@ -139,11 +141,13 @@ def test_replicas_follow_the_pods_load_and_describe_tells_why(
     load.num_running, load.num_waiting = 0, 0
     wait_until_settled(kube, namespace, 2)
     wait_for_replicas(kube, namespace, 1, within_s=60)
-    told = kube.run("describe", "infs", "chat", "-n", namespace)
-    assert "from 1 to 2 replicas: demand of" in told
-    assert "from 2 to 1 replicas: demand stayed at or below" in told
-    decisions = kube.get("infs", "chat", namespace)["status"]["autoscaling"]["decisions"]
-    assert [(d["fromReplicas"], d["toReplicas"]) for d in decisions] == [(2, 1), (1, 2)]
+    wait_until_told(
+        kube,
+        namespace,
+        "from 1 to 2 replicas: demand of",
+        "from 2 to 1 replicas: demand stayed at or below",
+    )
+    wait_for_decisions(kube, namespace, (2, 1), (1, 2))
 
 
 def test_somebody_elses_scaling_makes_the_autoscaler_stand_down(

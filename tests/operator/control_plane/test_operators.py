@@ -17,6 +17,7 @@ from tests.operator.control_plane.waits import (
     wait_for,
     wait_for_replicas,
     wait_until_settled,
+    wait_until_told,
 )
 
 pytestmark = pytest.mark.control_plane
@@ -95,8 +96,7 @@ def test_rights_that_the_chart_grants_are_enough(
     apply(autoscaling={"minReplicas": 2, "maxReplicas": 3}, podTemplate={"serviceAccountName": "default"})
     wait_for(kube, namespace, "deployment")
     wait_for_replicas(kube, namespace, 2)
-    told = kube.run("describe", "infs", "chat", "-n", namespace)
-    assert "from 1 to 2 replicas: 1 are fewer than minReplicas 2" in told
+    wait_until_told(kube, namespace, "from 1 to 2 replicas: 1 are fewer than minReplicas 2")
     apply(podDisruptionBudget={"enabled": False})
     eventually(lambda: _none(kube, "poddisruptionbudget", namespace), within_s=20)
     assert "forbidden" not in operators.started[0].log.read_text()

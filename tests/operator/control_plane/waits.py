@@ -53,6 +53,28 @@ def wait_until_settled(kube: Kube, namespace: str, replicas: int) -> None:
     wait_for_condition(kube, namespace, "Progressing", "False")
 
 
+def wait_until_told(kube: Kube, namespace: str, *sentences: str) -> None:
+    """`kubectl describe` holds them all: events and status follow what they tell of."""
+
+    def check() -> None:
+        told = kube.run("describe", "infs", "chat", "-n", namespace)
+        if missing := [sentence for sentence in sentences if sentence not in told]:
+            raise NotYet(f"{missing} not in {told}")
+
+    eventually(check, within_s=30)
+
+
+def wait_for_decisions(kube: Kube, namespace: str, *decisions: tuple[int, int]) -> None:
+    """The status remembers exactly these changes of replicas (from, to), newest first."""
+
+    def check() -> None:
+        known = kube.get("infs", "chat", namespace)["status"]["autoscaling"].get("decisions", [])
+        if [(decision["fromReplicas"], decision["toReplicas"]) for decision in known] != list(decisions):
+            raise NotYet(f"decisions are {known}")
+
+    eventually(check, within_s=30)
+
+
 def no_children(kube: Kube, namespace: str) -> None:
     """Passes once nothing of the service is left."""
     left = [kind for kind in CHILDREN if kube.find(kind, "chat", namespace)]
