@@ -14,9 +14,16 @@ SPAN = 256
 _MAX_QUERIES = 256
 """Queries of one prompt that go through together; bounds the scores' memory, and lets early queries skip late spans."""
 
-_KEY_MULTIPLE = 64
-"""A span that its request does not fill is read up to a multiple of this: keys of no weight at its end change no bit
-(with MKL, from 32 on), and reading all 256 took decoding at a context of 300 nearly half as long again."""
+_KEY_COUNTS = (48, 96, 144, 192, SPAN)
+"""A span that its request does not fill is read up to the next of these: keys of no weight at its end change no bit,
+and reading all 256 took decoding at a context of 300 nearly half as long again. Other counts, such as 80 and 128, do
+change bits where MKL uses AVX2."""
+
+_ROW_MULTIPLE = 12
+"""The CPU's matrix library has kernels of its own for few rows, which sum in another order: seen with MKL on AVX-512
+for fewer than 6 rows at head_dim 128, and fewer than 11 at 256. With AVX2 it takes 12 rows at a time, and the remainder
+of some numbers (8, 20, 32, 76) gets other bits than the rest; multiples of 12 leave none. Not cured by it, with AVX2: a
+single KV head, and head_dim 128 with up to 60 rows against 72 and more."""
 
 _MAX_PAIRS = 8
 _MAX_PAIR_ROWS = 128
@@ -50,7 +57,7 @@ class Tile:
 
 
 @lru_cache(maxsize=1)  # all layers of a step ask for the same plan
-def plan(query_start: tuple[int, ...], context_len: tuple[int, ...], group: int, head_dim: int) -> tuple[Tile, ...]:
+def plan(query_start: tuple[int, ...], context_len: tuple[int, ...], group: int) -> tuple[Tile, ...]:
     """Cut a step into tiles: one or few for all decoding requests, then each prompt's.
 
     Args:
@@ -63,14 +70,14 @@ def plan(query_start: tuple[int, ...], context_len: tuple[int, ...], group: int,
     decoding = sorted((r for r, num in enumerate(num_new) if num == 1), key=lambda r: -context_len[r])
     if decoding:
         tokens = [query_start[r] for r in decoding]
-        tiles.append(_tile(decoding, tokens, [context_len[r] - 1 for r in decoding], 1, group, head_dim))
+        tiles.append(_tile(decoding, tokens, [context_len[r] - 1 for r in decoding], 1, group))
     for r, num in enumerate(num_new):
         if num <= 1:  # decoding, or padding without a query
             continue
         for i in range(0, num, _MAX_QUERIES):
             num_queries = min(_MAX_QUERIES, num - i)
             position = context_len[r] - num + i
-            tiles.append(_tile([r], [query_start[r] + i], [position], num_queries, group, head_dim))
+            tiles.append(_tile([r], [query_start[r] + i], [position], num_queries, group))
     return tuple(tiles)
 
 
@@ -80,9 +87,8 @@ def _tile(
     first_positions: list[int],
     num_queries: int,
     group: int,
-    head_dim: int,
 ) -> Tile:
-    num_rows = _num_rows(num_queries * group, head_dim)
+    num_rows = _num_rows(num_queries * group)
     size = min(_MAX_PAIRS, max(1, _MAX_PAIR_ROWS // num_rows))
     stops = [position + num_queries for position in first_positions]
     num_spans = math.ceil(stops[0] / SPAN)
@@ -104,20 +110,17 @@ def _tile(
 
 def _pairs_by_length(stops: list[int]) -> dict[int, list[tuple[int, int]]]:
     """Pairs of a request and a span by how many keys to read: full spans first, for a span's successor comes later."""
-    by_length: dict[int, list[tuple[int, int]]] = {length: [] for length in range(SPAN, 0, -_KEY_MULTIPLE)}
+    by_length: dict[int, list[tuple[int, int]]] = {length: [] for length in reversed(_KEY_COUNTS)}
     for span in range(math.ceil(stops[0] / SPAN)):
         for request, stop in enumerate(stops):
             num_keys = min(stop - span * SPAN, SPAN)
             if num_keys > 0:
-                by_length[math.ceil(num_keys / _KEY_MULTIPLE) * _KEY_MULTIPLE].append((request, span))
+                by_length[next(count for count in _KEY_COUNTS if count >= num_keys)].append((request, span))
     return by_length
 
 
-def _num_rows(num_filled: int, head_dim: int) -> int:
-    # The CPU's matrix library has kernels of its own for few rows, which sum in another order: seen with MKL for fewer
-    # than 6 rows at head_dim 128, and fewer than 11 at 256. From there on rows are bit-equal for any number of rows.
-    multiple = 8 if head_dim <= 128 else 16
-    return math.ceil(num_filled / multiple) * multiple
+def _num_rows(num_filled: int) -> int:
+    return math.ceil(num_filled / _ROW_MULTIPLE) * _ROW_MULTIPLE
 
 
 def _pass(

@@ -59,8 +59,7 @@ def paged_attention(
         raise ValueError(f"{num_q_heads} query heads do not divide among {num_kv_heads} KV heads")
 
     out = torch.empty(query.shape, dtype=query.dtype, device=query.device)
-    group, head_dim = num_q_heads // num_kv_heads, query.shape[2]
-    for tile in plan(tuple(query_start.tolist()), tuple(context_len.tolist()), group, head_dim):
+    for tile in plan(tuple(query_start.tolist()), tuple(context_len.tolist()), num_q_heads // num_kv_heads):
         scaled = query.index_select(0, tile.tokens).float() * scale
         attended = _attend(scaled, tile, kv_cache, block_table.index_select(0, tile.requests))
         out.index_copy_(0, tile.tokens, attended.to(query.dtype))

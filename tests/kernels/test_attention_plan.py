@@ -11,12 +11,12 @@ from tidegate_kernels.attention_plan import SPAN, Tile, plan
 lengths = st.lists(st.tuples(st.integers(0, 3 * SPAN), st.integers(0, 300)), min_size=1, max_size=12)
 
 
-def planned(requests: list[tuple[int, int]], group: int = 3, head_dim: int = 64) -> tuple[Tile, ...]:
+def planned(requests: list[tuple[int, int]], group: int = 3) -> tuple[Tile, ...]:
     """The plan for requests given as (tokens before, new tokens)."""
     query_start = [0]
     for _, num_new in requests:
         query_start.append(query_start[-1] + num_new)
-    return plan(tuple(query_start), tuple(before + num_new for before, num_new in requests), group, head_dim)
+    return plan(tuple(query_start), tuple(before + num_new for before, num_new in requests), group)
 
 
 @given(lengths)
@@ -62,10 +62,12 @@ def test_a_row_sees_the_keys_up_to_its_own_and_no_more(requests: list[tuple[int,
             assert num_keys == requests[number][0] + token - first_token + 1
 
 
-@pytest.mark.parametrize(("head_dim", "least"), [(64, 8), (128, 8), (256, 16)])
-def test_a_decoding_request_has_enough_rows_for_exact_products(head_dim: int, least: int) -> None:
-    (tile,) = planned([(40, 1)], group=1, head_dim=head_dim)
-    assert tile.num_rows == least
+@pytest.mark.parametrize(
+    ("num_new", "group", "expected"), [(1, 1, 12), (1, 8, 12), (4, 3, 12), (5, 3, 24), (256, 3, 768)]
+)
+def test_rows_leave_the_matrix_library_no_remainder(num_new: int, group: int, expected: int) -> None:
+    (tile,) = planned([(40, num_new)], group=group)
+    assert tile.num_rows == expected
 
 
 def test_layers_share_one_plan() -> None:
