@@ -177,13 +177,13 @@ def test_an_engine_whose_device_is_lost_exits_and_says_so() -> None:
 
 
 PARENT = """
-import asyncio, sys
+import asyncio, os, sys
 from tests.server.engine import test_process as t
 
 async def main():
     client, link = t.start()
     await client.ready()
-    print(link.pid, flush=True)
+    os.write(int(sys.argv[1]), f"{link.pid}\\n".encode())
     async for _ in client.submit("a", [1], t.SamplingParams(max_tokens=250)): pass
     await asyncio.Event().wait()
 
@@ -192,16 +192,20 @@ asyncio.run(main())
 
 
 def test_the_engine_exits_when_its_parent_is_killed() -> None:
-    parent = subprocess.Popen([sys.executable, "-c", PARENT], stdout=subprocess.PIPE, cwd=Path(__file__).parents[3])
-    with parent:
-        assert parent.stdout is not None
-        engine = os.pidfd_open(int(parent.stdout.readline()))
+    # A pipe of its own for the engine's id: the engine's log goes to the same standard output.
+    reading, writing = os.pipe()
+    command = [sys.executable, "-c", PARENT, str(writing)]
+    with subprocess.Popen(command, pass_fds=[writing], cwd=Path(__file__).parents[3]) as parent, open(reading) as told:
+        os.close(writing)
         try:
-            parent.kill()
-            readable, _, _ = select.select([engine], [], [], PATIENCE_S)
-            assert readable, "the engine outlived its parent"
+            engine = os.pidfd_open(int(told.readline()))
         finally:
-            os.close(engine)
+            parent.kill()
+    try:
+        readable, _, _ = select.select([engine], [], [], PATIENCE_S)
+        assert readable, "the engine outlived its parent"
+    finally:
+        os.close(engine)
 
 
 def test_ctrl_c_reaches_the_engine_through_its_parent_only() -> None:
