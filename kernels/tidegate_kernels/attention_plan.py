@@ -14,10 +14,10 @@ SPAN = 256
 _MAX_QUERIES = 256
 """Queries of one prompt that go through together; bounds the scores' memory, and lets early queries skip late spans."""
 
-_KEY_COUNTS = (48, 96, 144, 192, SPAN)
+_KEY_COUNTS = (64, 192, SPAN)
 """A span that its request does not fill is read up to the next of these: keys of no weight at its end change no bit,
-and reading all 256 took decoding at a context of 300 nearly half as long again. Other counts, such as 80 and 128, do
-change bits where MKL uses AVX2."""
+and reading all 256 took decoding at a context of 300 nearly half as long again. Torch's sum takes 64 numbers at a time
+and the rest in another order, hence multiples of 64; and MKL's product with 128 keys has other bits with AVX2."""
 
 _ROW_MULTIPLE = 12
 """The CPU's matrix library has kernels of its own for few rows, which sum in another order: seen with MKL on AVX-512

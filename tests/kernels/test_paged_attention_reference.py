@@ -71,7 +71,7 @@ def test_a_prompt_has_the_same_bits_however_it_is_cut(shape: Shape) -> None:
 def test_decoding_gives_the_bits_that_prefilling_would() -> None:
     step = paged_step([(SPAN + 20, SPAN + 20)], SMOLLM2)
     whole = paged_attention(*step.inputs)
-    for position in (0, 1, 100, SPAN - 1, SPAN, SPAN + 19):
+    for position in range(SPAN + 20):
         decoded = paged_attention(*step.first_queries(position + 1).last_queries(1).inputs)
         assert torch.equal(decoded, whole[position : position + 1])
 
