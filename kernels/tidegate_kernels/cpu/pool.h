@@ -1,0 +1,33 @@
+/* One pool of threads per process: the caller's own thread and its workers share out the tasks of an op. */
+#ifndef TIDEGATE_POOL_H
+#define TIDEGATE_POOL_H
+
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stdint.h>
+
+/* Hands out the tasks of one op; zero it before each use. In a cache line of its own, for all threads write to it. */
+typedef struct {
+  _Alignas(64) _Atomic int64_t next;
+} tg_counter;
+
+/* Takes up to `step` tasks of `total`: true and the half-open range [*begin, *end), or false when none are left. */
+static inline bool tg_take(tg_counter *counter, int64_t step, int64_t total, int64_t *begin, int64_t *end) {
+  int64_t first = atomic_fetch_add_explicit(&counter->next, step, memory_order_relaxed);
+  if (first >= total) return false;
+  *begin = first;
+  *end = first + step < total ? first + step : total;
+  return true;
+}
+
+int tg_pool_start(int num_threads, const int *cpus);
+void tg_pool_stop(void);
+int tg_pool_size(void);
+
+/* Runs `body` on every thread, and returns when all have left it. */
+void tg_pool_run(void (*body)(void *arg), void *arg);
+
+/* Inside `body`: waits until every thread of the pool has come here. */
+void tg_pool_barrier(void);
+
+#endif

@@ -1,0 +1,158 @@
+/* Sixteen fp32 numbers at a time, on whichever registers the instruction set has. */
+#ifndef TIDEGATE_SIMD_H
+#define TIDEGATE_SIMD_H
+
+#include <immintrin.h>
+#include <stdint.h>
+#include <string.h>
+
+#define TG_INLINE static inline __attribute__((always_inline))
+
+#ifdef __AVX512F__
+
+typedef __m512 vec;
+
+TG_INLINE vec vec_zero(void) { return _mm512_setzero_ps(); }
+TG_INLINE vec vec_set(float x) { return _mm512_set1_ps(x); }
+TG_INLINE vec vec_load(const float *p) { return _mm512_loadu_ps(p); }
+TG_INLINE void vec_store(float *p, vec v) { _mm512_storeu_ps(p, v); }
+TG_INLINE vec vec_add(vec a, vec b) { return _mm512_add_ps(a, b); }
+TG_INLINE vec vec_sub(vec a, vec b) { return _mm512_sub_ps(a, b); }
+TG_INLINE vec vec_mul(vec a, vec b) { return _mm512_mul_ps(a, b); }
+TG_INLINE vec vec_div(vec a, vec b) { return _mm512_div_ps(a, b); }
+TG_INLINE vec vec_fma(vec a, vec b, vec c) { return _mm512_fmadd_ps(a, b, c); } /* a * b + c */
+TG_INLINE vec vec_max(vec a, vec b) { return _mm512_max_ps(a, b); }
+TG_INLINE vec vec_min(vec a, vec b) { return _mm512_min_ps(a, b); }
+TG_INLINE vec vec_round(vec a) { return _mm512_roundscale_ps(a, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC); }
+/* 2 ** n for whole n in [-126, 127] */
+TG_INLINE vec vec_exp2_whole(vec n) {
+  __m512i bits = _mm512_slli_epi32(_mm512_add_epi32(_mm512_cvtps_epi32(n), _mm512_set1_epi32(127)), 23);
+  return _mm512_castsi512_ps(bits);
+}
+TG_INLINE vec vec_load_bf16(const uint16_t *p) {
+  __m512i wide = _mm512_cvtepu16_epi32(_mm256_loadu_si256((const __m256i *)p));
+  return _mm512_castsi512_ps(_mm512_slli_epi32(wide, 16));
+}
+TG_INLINE void vec_store_bf16(uint16_t *p, vec v) { /* to the nearest, ties to even; NaN stays NaN */
+  __m512i bits = _mm512_castps_si512(v);
+  __m512i odd = _mm512_and_si512(_mm512_srli_epi32(bits, 16), _mm512_set1_epi32(1));
+  __m512i rounded = _mm512_srli_epi32(_mm512_add_epi32(bits, _mm512_add_epi32(odd, _mm512_set1_epi32(0x7fff))), 16);
+  __mmask16 nan = _mm512_cmp_ps_mask(v, v, _CMP_UNORD_Q);
+  rounded = _mm512_mask_mov_epi32(rounded, nan, _mm512_set1_epi32(0x7fc0));
+  _mm256_storeu_si256((__m256i *)p, _mm512_cvtepi32_epi16(rounded));
+}
+/* The first `count` lanes; the others are zero. */
+TG_INLINE vec vec_load_first(const float *p, int count) {
+  return _mm512_maskz_loadu_ps((__mmask16)((1u << count) - 1), p);
+}
+TG_INLINE void vec_store_first(float *p, vec v, int count) {
+  _mm512_mask_storeu_ps(p, (__mmask16)((1u << count) - 1), v);
+}
+TG_INLINE vec vec_load_bf16_first(const uint16_t *p, int count) {
+  uint16_t lanes[16] = {0};
+  memcpy(lanes, p, (size_t)count * sizeof(uint16_t));
+  return vec_load_bf16(lanes);
+}
+
+#else /* AVX2 and FMA */
+
+typedef struct {
+  __m256 lo, hi;
+} vec;
+
+TG_INLINE vec vec_pair(__m256 lo, __m256 hi) { vec v = {lo, hi}; return v; }
+TG_INLINE vec vec_zero(void) { return vec_pair(_mm256_setzero_ps(), _mm256_setzero_ps()); }
+TG_INLINE vec vec_set(float x) { __m256 v = _mm256_set1_ps(x); return vec_pair(v, v); }
+TG_INLINE vec vec_load(const float *p) { return vec_pair(_mm256_loadu_ps(p), _mm256_loadu_ps(p + 8)); }
+TG_INLINE void vec_store(float *p, vec v) { _mm256_storeu_ps(p, v.lo); _mm256_storeu_ps(p + 8, v.hi); }
+TG_INLINE vec vec_add(vec a, vec b) { return vec_pair(_mm256_add_ps(a.lo, b.lo), _mm256_add_ps(a.hi, b.hi)); }
+TG_INLINE vec vec_sub(vec a, vec b) { return vec_pair(_mm256_sub_ps(a.lo, b.lo), _mm256_sub_ps(a.hi, b.hi)); }
+TG_INLINE vec vec_mul(vec a, vec b) { return vec_pair(_mm256_mul_ps(a.lo, b.lo), _mm256_mul_ps(a.hi, b.hi)); }
+TG_INLINE vec vec_div(vec a, vec b) { return vec_pair(_mm256_div_ps(a.lo, b.lo), _mm256_div_ps(a.hi, b.hi)); }
+TG_INLINE vec vec_fma(vec a, vec b, vec c) {
+  return vec_pair(_mm256_fmadd_ps(a.lo, b.lo, c.lo), _mm256_fmadd_ps(a.hi, b.hi, c.hi));
+}
+TG_INLINE vec vec_max(vec a, vec b) { return vec_pair(_mm256_max_ps(a.lo, b.lo), _mm256_max_ps(a.hi, b.hi)); }
+TG_INLINE vec vec_min(vec a, vec b) { return vec_pair(_mm256_min_ps(a.lo, b.lo), _mm256_min_ps(a.hi, b.hi)); }
+TG_INLINE vec vec_round(vec a) {
+  return vec_pair(_mm256_round_ps(a.lo, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC),
+                  _mm256_round_ps(a.hi, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC));
+}
+TG_INLINE __m256 half_exp2_whole(__m256 n) {
+  return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_add_epi32(_mm256_cvtps_epi32(n), _mm256_set1_epi32(127)), 23));
+}
+TG_INLINE vec vec_exp2_whole(vec n) { return vec_pair(half_exp2_whole(n.lo), half_exp2_whole(n.hi)); }
+TG_INLINE __m256 half_load_bf16(const uint16_t *p) {
+  __m256i wide = _mm256_cvtepu16_epi32(_mm_loadu_si128((const __m128i *)p));
+  return _mm256_castsi256_ps(_mm256_slli_epi32(wide, 16));
+}
+TG_INLINE vec vec_load_bf16(const uint16_t *p) { return vec_pair(half_load_bf16(p), half_load_bf16(p + 8)); }
+TG_INLINE __m256i half_to_bf16(__m256 v) {
+  __m256i bits = _mm256_castps_si256(v);
+  __m256i odd = _mm256_and_si256(_mm256_srli_epi32(bits, 16), _mm256_set1_epi32(1));
+  __m256i rounded = _mm256_srli_epi32(_mm256_add_epi32(bits, _mm256_add_epi32(odd, _mm256_set1_epi32(0x7fff))), 16);
+  __m256i nan = _mm256_castps_si256(_mm256_cmp_ps(v, v, _CMP_UNORD_Q));
+  return _mm256_blendv_epi8(rounded, _mm256_set1_epi32(0x7fc0), nan);
+}
+TG_INLINE void vec_store_bf16(uint16_t *p, vec v) {
+  __m256i packed = _mm256_packus_epi32(half_to_bf16(v.lo), half_to_bf16(v.hi));
+  _mm256_storeu_si256((__m256i *)p, _mm256_permute4x64_epi64(packed, 0xd8));
+}
+TG_INLINE vec vec_load_first(const float *p, int count) {
+  float lanes[16] = {0};
+  memcpy(lanes, p, (size_t)count * sizeof(float));
+  return vec_load(lanes);
+}
+TG_INLINE void vec_store_first(float *p, vec v, int count) {
+  float lanes[16];
+  vec_store(lanes, v);
+  memcpy(p, lanes, (size_t)count * sizeof(float));
+}
+TG_INLINE vec vec_load_bf16_first(const uint16_t *p, int count) {
+  uint16_t lanes[16] = {0};
+  memcpy(lanes, p, (size_t)count * sizeof(uint16_t));
+  return vec_load_bf16(lanes);
+}
+
+#endif
+
+TG_INLINE void vec_store_bf16_first(uint16_t *p, vec v, int count) {
+  uint16_t lanes[16];
+  vec_store_bf16(lanes, v);
+  memcpy(p, lanes, (size_t)count * sizeof(uint16_t));
+}
+
+/* Sum and maximum over the lanes, always in the same order: lane i with lane i + 8, then 4, 2, 1. */
+TG_INLINE float vec_sum_lanes(vec v) {
+  float lanes[16];
+  vec_store(lanes, v);
+  for (int width = 8; width > 0; width /= 2)
+    for (int i = 0; i < width; i++) lanes[i] += lanes[i + width];
+  return lanes[0];
+}
+TG_INLINE float vec_max_lanes(vec v) {
+  float lanes[16];
+  vec_store(lanes, v);
+  for (int width = 8; width > 0; width /= 2)
+    for (int i = 0; i < width; i++) lanes[i] = lanes[i] > lanes[i + width] ? lanes[i] : lanes[i + width];
+  return lanes[0];
+}
+
+/* exp, to about 1 unit in the last place; the argument is held in [-87, 88]; NaN stays NaN. Cephes' reduction and polynomial. */
+TG_INLINE vec vec_exp(vec x) {
+  /* The bound comes first: where one operand is NaN, these instructions give the second. */
+  x = vec_min(vec_set(88.0f), vec_max(vec_set(-87.0f), x));
+  vec n = vec_round(vec_mul(x, vec_set(1.44269504088896341f)));
+  vec r = vec_fma(n, vec_set(-0.693359375f), x);
+  r = vec_fma(n, vec_set(2.12194440e-4f), r);
+  vec p = vec_set(1.9875691500e-4f);
+  p = vec_fma(p, r, vec_set(1.3981999507e-3f));
+  p = vec_fma(p, r, vec_set(8.3334519073e-3f));
+  p = vec_fma(p, r, vec_set(4.1665795894e-2f));
+  p = vec_fma(p, r, vec_set(1.6666665459e-1f));
+  p = vec_fma(p, r, vec_set(5.0000001201e-1f));
+  p = vec_fma(p, vec_mul(r, r), vec_add(r, vec_set(1.0f)));
+  return vec_mul(p, vec_exp2_whole(n));
+}
+
+#endif

@@ -1,0 +1,166 @@
+/* The whole C interface of the CPU kernels: plain structs and functions, no torch headers.
+ *
+ * `library.py` mirrors these structs for ctypes. Every pointer is borrowed for the length of a call. Nothing here
+ * allocates memory per call, and nothing fails after `tg_start`: shapes are checked in Python, where an error has words.
+ *
+ * A row's bits never depend on the rows beside it: each output of a product sums over its inputs in ascending order,
+ * and attention reduces a row's keys in ascending order, in spans that start at position 0.
+ */
+#ifndef TIDEGATE_CPU_H
+#define TIDEGATE_CPU_H
+
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#define TG_API __attribute__((visibility("default")))
+
+enum tg_dtype { TG_F32 = 0, TG_BF16 = 1 };
+
+/* Outputs of one panel of a packed weight: one vector register of fp32. */
+#define TG_PANEL 16
+/* Keys that attention reduces together; part of its definition, see paged_attention_reference.py. */
+#define TG_SPAN 256
+
+/* How a packed weight lies in memory. A panel holds 16 outputs; `k` is padded with zeros where the format needs it. */
+enum tg_packing {
+  TG_PACKED_F32 = 0,        /* float    [panels][k][16] */
+  TG_PACKED_BF16 = 1,       /* bfloat16 [panels][k][16]; products in fp32 */
+  TG_PACKED_BF16_PAIRS = 2, /* bfloat16 [panels][k / 2][16][2]; for processors that multiply pairs of bfloat16 */
+};
+
+/* One projection, `y = x @ weight + bias`. */
+typedef struct {
+  const void *weight; /* packed, 64-byte aligned */
+  const float *bias;  /* [n], or NULL */
+  int64_t n;          /* outputs; panels = ceil(n / 16) */
+  int64_t k;          /* inputs */
+  int32_t packing;    /* enum tg_packing */
+  int32_t reserved;
+} tg_linear;
+
+/* What a product does with its sums before it stores them. */
+enum tg_epilogue {
+  TG_STORE = 0,    /* y = sums */
+  TG_ADD = 1,      /* y = y + sums, for the residual stream */
+  TG_SILU_MUL = 2, /* panels alternate between gate and up; y = silu(gate) * up, n / 2 outputs */
+};
+
+typedef struct {
+  const tg_linear *linear;
+  const void *x; /* [m][k], row stride `x_stride` elements; bfloat16 for TG_PACKED_BF16_PAIRS, else fp32 */
+  void *y;       /* [m][n], or [m][n / 2]; row stride `y_stride` elements; fp32 for TG_ADD */
+  int64_t m, x_stride, y_stride;
+  int32_t epilogue; /* enum tg_epilogue */
+  int32_t y_dtype;  /* enum tg_dtype */
+} tg_gemm;
+
+typedef struct {
+  const float *x;      /* [m][n] */
+  const float *weight; /* [n] */
+  void *y;             /* [m][n] */
+  int64_t m, n, x_stride, y_stride;
+  float eps;
+  int32_t y_dtype;
+} tg_rms_norm;
+
+/* Rotates the queries in place, and writes rotated keys and values into their slots of the cache.
+ *
+ * The cache of one layer, `[blocks][2][kv_heads][...]` with `block_stride` elements from block to block. Inside a block
+ * and KV head, keys lie as `[head_dim][block_size]`, so that one vector holds a dimension of neighbouring keys; values
+ * lie as `[block_size][head_dim]`. */
+typedef struct {
+  float *qkv; /* [num_tokens][(num_q_heads + 2 * num_kv_heads) * head_dim], row stride `qkv_stride` */
+  void *kv_cache;
+  const float *cos, *sin;        /* [positions][head_dim / 2] */
+  const int64_t *positions;      /* [num_tokens] */
+  const int64_t *slot_mapping;   /* [num_tokens], block * block_size + offset */
+  int64_t num_tokens, qkv_stride, block_stride;
+  int32_t num_q_heads, num_kv_heads, head_dim, block_size;
+  int32_t kv_dtype; /* enum tg_dtype */
+  int32_t reserved;
+} tg_rope_store;
+
+typedef struct {
+  const float *query; /* [num_tokens][num_q_heads][head_dim], row stride `query_stride` */
+  void *out;          /* [num_tokens][num_q_heads][head_dim], row stride `out_stride` */
+  const void *kv_cache;
+  const int32_t *block_table; /* [num_requests], row stride `table_stride` */
+  const int32_t *query_start; /* [num_requests + 1] */
+  const int32_t *context_len; /* [num_requests] */
+  int64_t query_stride, out_stride, block_stride, table_stride;
+  int32_t num_requests, num_q_heads, num_kv_heads, head_dim, block_size;
+  int32_t kv_dtype, out_dtype;
+  int32_t window;  /* keys a query sees, itself included; 0: all */
+  float scale;
+  float soft_cap; /* scores become cap * tanh(score / cap); 0: none */
+} tg_attention;
+
+/* Rows of the embedding, read out of the packed head: y[i] = column token_ids[i] of the weight, times `scale`. */
+typedef struct {
+  const tg_linear *head;
+  const int64_t *token_ids; /* [m] */
+  float *y;                 /* [m][k] */
+  int64_t m;
+} tg_embed;
+
+/* The first index of each row's maximum, and the maximum itself (NaN where the row holds a NaN). */
+typedef struct {
+  const float *x; /* [m][n] */
+  int64_t *index; /* [m] */
+  float *maximum; /* [m] */
+  int64_t m, n, x_stride;
+} tg_argmax;
+
+/* A whole pre-norm decoder layer, in one call. */
+typedef struct {
+  const float *attention_norm, *mlp_norm; /* [hidden] */
+  tg_linear qkv, attention_out, gate_up, down;
+} tg_layer;
+
+typedef struct {
+  float *hidden;      /* [num_tokens][hidden_size], the residual stream, changed in place */
+  void *normed;       /* [num_tokens][hidden_size] */
+  float *qkv;         /* [num_tokens][q_size + 2 * kv_size] */
+  void *attended;     /* [num_tokens][q_size] */
+  void *gated;        /* [num_tokens][intermediate] */
+  void *kv_cache;     /* this layer's */
+  const float *cos, *sin;
+  const int64_t *positions, *slot_mapping;
+  const int32_t *block_table, *query_start, *context_len;
+  int64_t num_tokens, num_requests, table_stride, block_stride;
+  int32_t hidden_size, num_q_heads, num_kv_heads, head_dim, block_size;
+  int32_t kv_dtype;
+  int32_t x_dtype; /* of normed, attended, gated: what the layer's packing reads */
+  int32_t window;
+  float eps, scale, soft_cap;
+  int32_t reserved;
+} tg_step;
+
+/* Starts the pool and chooses the kernels; again with other values ends the old pool first.
+ *
+ * isa: "avx2", "avx512", "avx512bf16", or NULL for the best that this processor has.
+ * cpus: [num_threads] to pin each thread to one, the caller's being the first; NULL pins none.
+ * Returns 0, or -1 where the processor lacks the instructions, -2 where a thread cannot be started. */
+TG_API int tg_start(const char *isa, int num_threads, const int *cpus);
+TG_API void tg_stop(void);
+TG_API const char *tg_isa(void);    /* the chosen one, or NULL */
+TG_API int tg_supports(const char *isa); /* 1 where this processor can run it */
+
+TG_API void tg_run_gemm(const tg_gemm *op);
+TG_API void tg_run_rms_norm(const tg_rms_norm *op);
+TG_API void tg_run_rope_store(const tg_rope_store *op);
+TG_API void tg_run_attention(const tg_attention *op);
+TG_API void tg_run_embed(const tg_embed *op);
+TG_API void tg_run_argmax(const tg_argmax *op);
+TG_API void tg_run_layer(const tg_layer *layer, const tg_step *step);
+
+/* Packs `[k][n]` (inputs first, row stride `stride` elements of `dtype`) into `linear->weight`. */
+TG_API void tg_pack(const tg_linear *linear, const void *source, int64_t stride, int32_t dtype);
+
+#ifdef __cplusplus
+}
+#endif
+#endif
