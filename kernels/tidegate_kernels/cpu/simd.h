@@ -24,6 +24,7 @@ TG_INLINE vec vec_fma(vec a, vec b, vec c) { return _mm512_fmadd_ps(a, b, c); } 
 TG_INLINE vec vec_max(vec a, vec b) { return _mm512_max_ps(a, b); }
 TG_INLINE vec vec_min(vec a, vec b) { return _mm512_min_ps(a, b); }
 TG_INLINE vec vec_round(vec a) { return _mm512_roundscale_ps(a, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC); }
+TG_INLINE int vec_any_nan(vec a) { return _mm512_cmp_ps_mask(a, a, _CMP_UNORD_Q) != 0; }
 /* 2 ** n for whole n in [-126, 127] */
 TG_INLINE vec vec_exp2_whole(vec n) {
   __m512i bits = _mm512_slli_epi32(_mm512_add_epi32(_mm512_cvtps_epi32(n), _mm512_set1_epi32(127)), 23);
@@ -77,6 +78,9 @@ TG_INLINE vec vec_min(vec a, vec b) { return vec_pair(_mm256_min_ps(a.lo, b.lo),
 TG_INLINE vec vec_round(vec a) {
   return vec_pair(_mm256_round_ps(a.lo, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC),
                   _mm256_round_ps(a.hi, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC));
+}
+TG_INLINE int vec_any_nan(vec a) {
+  return _mm256_movemask_ps(_mm256_or_ps(_mm256_cmp_ps(a.lo, a.lo, _CMP_UNORD_Q), _mm256_cmp_ps(a.hi, a.hi, _CMP_UNORD_Q))) != 0;
 }
 TG_INLINE __m256 half_exp2_whole(__m256 n) {
   return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_add_epi32(_mm256_cvtps_epi32(n), _mm256_set1_epi32(127)), 23));

@@ -28,17 +28,17 @@ enum tg_dtype { TG_F32 = 0, TG_BF16 = 1 };
 enum tg_packing {
   TG_PACKED_F32 = 0,        /* float    [panels][k][16] */
   TG_PACKED_BF16 = 1,       /* bfloat16 [panels][k][16]; products in fp32 */
-  TG_PACKED_BF16_PAIRS = 2, /* bfloat16 [panels][k / 2][16][2]; for processors that multiply pairs of bfloat16 */
+  TG_PACKED_BF16_PAIRS = 2, /* bfloat16 [panels][k / 2][16][2], k even; only avx512bf16 multiplies pairs of bfloat16 */
 };
 
 /* One projection, `y = x @ weight + bias`. */
 typedef struct {
   const void *weight; /* packed, 64-byte aligned */
   const float *bias;  /* [n], or NULL */
-  int64_t n;          /* outputs; panels = ceil(n / 16) */
+  int64_t n;          /* outputs; each half of them, or all, fill ceil(n / 16) panels */
   int64_t k;          /* inputs */
   int32_t packing;    /* enum tg_packing */
-  int32_t reserved;
+  int32_t is_halved;  /* panels alternate between the first and the second half of the outputs, for TG_SILU_MUL */
 } tg_linear;
 
 /* What a product does with its sums before it stores them. */

@@ -1,0 +1,1 @@
+"""The ops for CPU in C, and their Python side."""

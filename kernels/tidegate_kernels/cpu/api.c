@@ -1,0 +1,100 @@
+/* What the library exports: the choice of instruction set, and each op on the pool. */
+#include <stddef.h>
+#include <string.h>
+
+#include "kernels.h"
+#include "layer.h"
+#include "pack.h"
+
+#define KERNELS(isa)                                                                                              \
+  {tg_gemm_kernel_##isa,      tg_rms_norm_kernel_##isa, tg_rope_store_kernel_##isa, tg_attention_kernel_##isa,     \
+   tg_embed_kernel_##isa,     tg_argmax_kernel_##isa}
+
+static bool has_avx2(void) { return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma"); }
+static bool has_avx512(void) {
+  return has_avx2() && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
+         __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq");
+}
+#ifdef TG_HAS_AVX512BF16
+static bool has_avx512bf16(void) { return has_avx512() && __builtin_cpu_supports("avx512bf16"); }
+#endif
+
+static const struct {
+  const char *name;
+  bool (*is_supported)(void);
+  tg_kernels kernels;
+} variants[] = {
+    /* the best first */
+#ifdef TG_HAS_AVX512BF16
+    {"avx512bf16", has_avx512bf16, KERNELS(avx512bf16)},
+#endif
+    {"avx512", has_avx512, KERNELS(avx512)},
+    {"avx2", has_avx2, KERNELS(avx2)},
+};
+enum { NUM_VARIANTS = sizeof variants / sizeof *variants };
+
+static int chosen = -1;
+
+int tg_supports(const char *isa) {
+  for (int i = 0; i < NUM_VARIANTS; i++)
+    if (strcmp(variants[i].name, isa) == 0) return variants[i].is_supported();
+  return 0;
+}
+
+int tg_start(const char *isa, int num_threads, const int *cpus) {
+  int found = -1;
+  for (int i = 0; i < NUM_VARIANTS && found < 0; i++)
+    if ((isa == NULL || strcmp(variants[i].name, isa) == 0) && variants[i].is_supported()) found = i;
+  if (found < 0) return -1;
+  if (tg_pool_start(num_threads, cpus) != 0) return -2;
+  chosen = found;
+  return 0;
+}
+
+void tg_stop(void) {
+  tg_pool_stop();
+  chosen = -1;
+}
+
+const char *tg_isa(void) { return chosen < 0 ? NULL : variants[chosen].name; }
+
+/* Each op alone: the counter beside it, and one visit to the pool. */
+#define RUN(op)                                                                              \
+  typedef struct {                                                                           \
+    tg_counter counter;                                                                      \
+    const tg_##op *op;                                                                       \
+  } op##_call;                                                                               \
+  static void op##_body(void *arg) {                                                         \
+    op##_call *call = arg;                                                                   \
+    variants[chosen].kernels.op(call->op, &call->counter);                                   \
+  }                                                                                          \
+  void tg_run_##op(const tg_##op *op) {                                                      \
+    op##_call call = {.op = op};                                                             \
+    tg_pool_run(op##_body, &call);                                                           \
+  }
+
+RUN(gemm)
+RUN(rms_norm)
+RUN(rope_store)
+RUN(attention)
+RUN(embed)
+RUN(argmax)
+
+void tg_run_layer(const tg_layer *layer, const tg_step *step) {
+  tg_layer_on_pool(&variants[chosen].kernels, layer, step);
+}
+
+typedef struct {
+  tg_counter counter;
+  tg_pack_op op;
+} pack_call;
+
+static void pack_body(void *arg) {
+  pack_call *call = arg;
+  tg_pack_kernel(&call->op, &call->counter);
+}
+
+void tg_pack(const tg_linear *linear, const void *source, int64_t stride, int32_t dtype) {
+  pack_call call = {.op = {linear, source, stride, dtype}};
+  tg_pool_run(pack_body, &call);
+}
