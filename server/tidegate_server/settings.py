@@ -18,6 +18,9 @@ ENVIRONMENT_PREFIX = "TIDEGATE_"
 TERMINATION_MESSAGE_PATH = Path("/dev/termination-log")  # Kubernetes' default
 
 
+CPU_ISAS = ("auto", "avx2", "avx512", "avx512bf16", "none")
+
+
 class PreemptionMode(StrEnum):
     """What a preempted request gives up; more ways come with the swap tier."""
 
@@ -32,6 +35,8 @@ class EngineSettings:
     """`cpu`, `cuda`, or `auto`: cuda when torch sees a device."""
     dtype: str = "auto"
     """`float32`, `bfloat16`, `float16`, or `auto`: float32 on a CPU, the checkpoint's own on a GPU."""
+    cpu_isa: str = "auto"
+    """Instruction set of the CPU kernels: one of `CPU_ISAS`; `auto`: the best of the processor; `none`: plain torch."""
     max_model_len: int | None = None
     """Tokens of prompt and output together; None: what the checkpoint was trained for."""
     max_num_seqs: int = 64
@@ -122,6 +127,13 @@ OPTIONS: Mapping[str, tuple[Option, ...]] = {
             values.one_of("auto", "float32", "bfloat16", "float16"),
             "auto, float32, bfloat16 or float16",
             "DTYPE",
+        ),
+        Option(
+            "--cpu-isa",
+            "cpu_isa",
+            values.one_of(*CPU_ISAS),
+            "instruction set of the CPU kernels; none: plain torch",
+            "ISA",
         ),
         Option("--max-model-len", "max_model_len", _NUMBER, "most tokens of prompt and output together", "TOKENS"),
         Option("--seed", "seed", values.whole_number(0, 2**63 - 1), "root of the seeds of requests without one", "N"),

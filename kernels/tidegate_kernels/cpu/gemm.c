@@ -4,6 +4,8 @@
  * inputs in ascending order, one fused multiply-add after the other, whatever the tile's height and width: a row's bits
  * depend on nothing else. There is no blocking over inputs, for it would not pay: a panel of 1,536 inputs stays in the
  * second-level cache. */
+#include <stdlib.h>
+
 #include "kernels.h"
 #include "simd.h"
 
@@ -23,6 +25,9 @@ static const int max_height[MAX_WIDTH + 1] = {[1] = 6, [2] = 3, [4] = 1};
 /* Bytes ahead at which a tile asks for its weights, which it reads but once when there are few rows. */
 #define PREFETCH_BYTES 1024
 #define PREFETCH_HEIGHT 4
+
+/* From so many tiles on, widening bfloat16 weights once costs less than doing it in each tile. */
+#define MIN_TILES_TO_WIDEN 3
 
 typedef void (*tile_fn)(const void *x, int64_t x_stride, const void *weight, int64_t k, float *sums);
 
@@ -212,13 +217,39 @@ static void finish(const tg_gemm *op, const float *sums, int64_t panel, int num_
   }
 }
 
+/* bfloat16 weights of a group as fp32, for groups that many tiles read; exact, so the same bits either way. NULL where
+ * there is no memory for it. */
+static const float *widened(const uint16_t *weight, int64_t count) {
+  static _Thread_local float *buffer; /* grows to the largest group, and stays */
+  static _Thread_local int64_t capacity;
+  if (count > capacity) {
+    free(buffer);
+    buffer = aligned_alloc(64, (size_t)count * sizeof(float));
+    capacity = buffer ? count : 0;
+  }
+  if (buffer)
+    for (int64_t i = 0; i < count; i += TG_PANEL) vec_store(buffer + i, vec_load_bf16(weight + i));
+  return buffer;
+}
+
 /* All rows times one group of panels. */
 static void product(const tg_gemm *op, int64_t panel, int num_panels, int width) {
   const tg_linear *linear = op->linear;
-  const int weight_size = linear->packing == TG_PACKED_F32 ? 4 : 2;
+  const int64_t panel_size = linear->k * TG_PANEL;
+  const char *weights = (const char *)linear->weight;
+  int packing = linear->packing;
+  weights += panel * panel_size * (packing == TG_PACKED_F32 ? 4 : 2);
   const int x_size = linear->packing == TG_PACKED_BF16_PAIRS ? 2 : 4;
   const int64_t num_tiles = (op->m + max_height[width] - 1) / max_height[width];
   float sums[MAX_HEIGHT * SUMS_STRIDE] __attribute__((aligned(64)));
+  if (packing == TG_PACKED_BF16 && num_tiles >= MIN_TILES_TO_WIDEN) {
+    const float *wide = widened((const uint16_t *)weights, num_panels * panel_size);
+    if (wide) {
+      weights = (const char *)wide;
+      packing = TG_PACKED_F32;
+    }
+  }
+  const int weight_size = packing == TG_PACKED_F32 ? 4 : 2;
   for (int64_t t = 0; t < num_tiles; t++) {
     /* Heights as equal as can be: a last tile of one row would read all weights for it alone. */
     const int64_t row = op->m * t / num_tiles;
@@ -227,8 +258,8 @@ static void product(const tg_gemm *op, int64_t panel, int num_panels, int width)
     for (int p = 0; p < num_panels;) {
       int step = width;
       while (step > num_panels - p) step /= 2;
-      const char *weight = (const char *)linear->weight + (panel + p) * linear->k * TG_PANEL * weight_size;
-      find_tile(linear->packing, step, height)(x, op->x_stride, weight, linear->k, sums + p * TG_PANEL);
+      const char *weight = weights + p * panel_size * weight_size;
+      find_tile(packing, step, height)(x, op->x_stride, weight, linear->k, sums + p * TG_PANEL);
       p += step;
     }
     finish(op, sums, panel, num_panels, row, height);

@@ -1,5 +1,7 @@
 """The decoder of the Llama family: token ids and a KV cache to logits."""
 
+from typing import Protocol
+
 import torch
 from torch import Tensor
 
@@ -10,6 +12,18 @@ from tidegate_server.model.kv_cache import KvCache
 from tidegate_server.model.linear import RowPlan, linear
 from tidegate_server.model.rope_table import rope_table
 from tidegate_server.model.weights import DecoderWeights, LayerWeights, LinearWeights
+
+
+class ForwardPass(Protocol):
+    """A model ready to compute steps; what it stores in the KV cache is its own affair."""
+
+    def forward(self, inputs: ModelInputs, kv_cache: KvCache) -> Tensor:
+        """Compute a step: writes the new tokens' keys and values, and gives logits of the rows that draw.
+
+        Returns:
+            `[len(inputs.sampled_rows), vocab_size]`.
+        """
+        ...
 
 
 class Decoder:
@@ -29,11 +43,7 @@ class Decoder:
         self._cos, self._sin = rope_table(config, num_positions, weights.final_norm.device)
 
     def forward(self, inputs: ModelInputs, kv_cache: KvCache) -> Tensor:
-        """Compute a step: writes the new tokens' keys and values, and gives logits of the rows that draw.
-
-        Returns:
-            `[len(inputs.sampled_rows), vocab_size]` in the weights' dtype.
-        """
+        """See `ForwardPass`; the logits are in the weights' dtype."""
         hidden = self._weights.embedding[inputs.token_ids]
         for layer, layer_cache in zip(self._weights.layers, kv_cache.layers, strict=True):
             hidden = hidden + self._attention(layer, self._norm(hidden, layer.attention_norm), inputs, layer_cache)

@@ -1,5 +1,7 @@
 """Where the model runs and in which number format: settings and machine to a device and a dtype."""
 
+import os
+
 import torch
 
 from tidegate_server.errors import InvalidSetting
@@ -53,6 +55,15 @@ def use_allowed_cpus() -> int:
     num_threads = min(torch.get_num_threads(), usable_cpus())
     torch.set_num_threads(num_threads)
     return num_threads
+
+
+def cpus_to_pin(num_threads: int) -> tuple[int, ...] | None:
+    """The CPUs that threads should stay on, one each; None where this process may run on more.
+
+    There, two pods of one machine would choose the same CPUs, and leave the others idle.
+    """
+    allowed = sorted(os.sched_getaffinity(0))
+    return tuple(allowed) if len(allowed) == num_threads else None
 
 
 def free_memory_bytes(device: torch.device) -> int:

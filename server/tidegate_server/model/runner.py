@@ -7,19 +7,27 @@ from dataclasses import dataclass
 import structlog
 import torch
 
-from tidegate_kernels.ops import Ops, select_ops
+from tidegate_kernels.cpu.library import Library, load_library, missing_because
+from tidegate_kernels.ops import select_ops
 from tidegate_server.engine.batch import Batch, RequestId, RunnerBroken, SampledToken, ScheduledRequest
 from tidegate_server.errors import InvalidSetting, ModelNotSupported
 from tidegate_server.gguf_file import open_gguf
 from tidegate_server.model.config import ModelConfig
-from tidegate_server.model.decoder import Decoder
+from tidegate_server.model.cpu_decoder import SUPPORTED_DTYPES, CpuDecoder
+from tidegate_server.model.decoder import Decoder, ForwardPass
 from tidegate_server.model.gguf_config import read_gguf_config
 from tidegate_server.model.gguf_weights import load_gguf
 from tidegate_server.model.hf_config import read_hf_config
 from tidegate_server.model.inputs import build_inputs
 from tidegate_server.model.kv_cache import KvCache, KvCachePlan, allocate_kv_cache, plan_kv_cache
 from tidegate_server.model.linear import find_row_plan
-from tidegate_server.model.placement import choose_device, choose_dtype, free_memory_bytes, use_allowed_cpus
+from tidegate_server.model.placement import (
+    choose_device,
+    choose_dtype,
+    cpus_to_pin,
+    free_memory_bytes,
+    use_allowed_cpus,
+)
 from tidegate_server.model.safetensors_weights import load_safetensors
 from tidegate_server.model.sampler import Draw, sample
 from tidegate_server.model.weights import DecoderWeights
@@ -34,7 +42,7 @@ class ModelRunner:
     """Satisfies `engine.batch.LoadedRunner`; made by `load_runner`."""
 
     config: ModelConfig
-    decoder: Decoder
+    decoder: ForwardPass
     kv_cache: KvCache
     torch_device: torch.device
     max_model_len: int
@@ -76,9 +84,8 @@ def load_runner(settings: EngineSettings, files: ModelFiles) -> ModelRunner:
     """
     device = choose_device(settings.device)
     num_threads = use_allowed_cpus()
-    ops = _select_ops(device)
     config, dtype, weights = _load_weights(settings, files, device)
-    row_plan = find_row_plan(weights.linears())
+    library = _start_library(settings.cpu_isa, dtype, num_threads) if device.type == "cpu" else None
     plan = plan_kv_cache(config, settings, dtype, device.type, free_memory_bytes(device))
     if plan.lowered_from is not None:
         log.warning(
@@ -87,16 +94,17 @@ def load_runner(settings: EngineSettings, files: ModelFiles) -> ModelRunner:
             trained_for=plan.lowered_from,
             because=f"{plan.num_blocks} KV blocks hold no more; --kv-cache-memory or --num-kv-blocks gives more",
         )
+    decoder, kernels = _build_decoder(config, weights, library, device, plan.max_model_len)
     runner = ModelRunner(
         config=config,
-        decoder=Decoder(config, weights, ops, row_plan, plan.max_model_len),
+        decoder=decoder,
         kv_cache=_allocate(config, plan, settings, dtype, device),
         torch_device=device,
         max_model_len=plan.max_model_len,
         num_kv_blocks=plan.num_blocks,
         block_size=settings.block_size,
         dtype=str(dtype).removeprefix("torch."),
-        kernels=ops.name,
+        kernels=kernels,
     )
     _warm_up(runner)
     log.info(
@@ -106,7 +114,6 @@ def load_runner(settings: EngineSettings, files: ModelFiles) -> ModelRunner:
         device=runner.device,
         dtype=runner.dtype,
         kernels=runner.kernels,
-        rows=row_plan.name,
         num_threads=num_threads,
         max_model_len=runner.max_model_len,
         num_kv_blocks=runner.num_kv_blocks,
@@ -114,11 +121,37 @@ def load_runner(settings: EngineSettings, files: ModelFiles) -> ModelRunner:
     return runner
 
 
-def _select_ops(device: torch.device) -> Ops:
+def _start_library(isa: str, dtype: torch.dtype, num_threads: int) -> Library | None:
+    """The CPU kernels on threads of their own; None where torch has to serve, which is logged."""
+    if isa == "none":
+        return None
+    library = load_library()
+    if library is None or dtype not in SUPPORTED_DTYPES:
+        because = missing_because() or f"they compute in float32 and bfloat16, not in {dtype}"
+        if isa != "auto":
+            raise InvalidSetting("--cpu-isa", f"{isa} was asked for, but there are no CPU kernels: {because}")
+        log.warning("cpu_kernels_missing", because=because, next="torch computes instead, several times as slow")
+        return None
     try:
-        return select_ops(device.type)
+        library.start(None if isa == "auto" else isa, num_threads, cpus_to_pin(num_threads))
+    except ValueError as error:
+        raise InvalidSetting("--cpu-isa", str(error)) from error
+    return library
+
+
+def _build_decoder(
+    config: ModelConfig, weights: DecoderWeights, library: Library | None, device: torch.device, num_positions: int
+) -> tuple[ForwardPass, str]:
+    """The decoder, which takes the weights over, and the name of the kernels that it runs on."""
+    if library is not None:
+        return CpuDecoder(config, weights, library, num_positions), f"cpu-{library.isa()}"
+    try:
+        ops = select_ops(device.type)
     except RuntimeError as error:
         raise InvalidSetting("--device", str(error)) from error
+    row_plan = find_row_plan(weights.linears())
+    log.info("rows_planned", rows=row_plan.name)
+    return Decoder(config, weights, ops, row_plan, num_positions), ops.name
 
 
 def _load_weights(
