@@ -21,6 +21,7 @@
 #define TILE_ROWS 64
 /* Rows whose sums are in registers together. */
 #define BLOCK_ROWS 6
+#define MAX_WIDTH 4
 #define SPAN_VECS (TG_SPAN / 16)
 /* Rows in scratch are this far apart: one cache line more than a power of two, or they would share few cache sets. */
 #define ROW_STRIDE (TG_SPAN + 16)
@@ -48,8 +49,9 @@ typedef struct {
   float maximum[TILE_ROWS], total[TILE_ROWS];
   float weights[BLOCK_ROWS][ROW_STRIDE]; /* scores, then weights, of one span */
   float packed[TG_SPAN * MAX_HEAD_DIM];  /* keys of a span, fp32 [16 keys together][head_dim][16] */
-  /* Where the span's keys and values lie: each 16 keys, and each run of neighbouring values. */
-  const void *keys[SPAN_VECS], *values[TG_SPAN];
+  /* Where the span's keys and values lie: each 16 keys, and each run of neighbouring values; and after the last of them,
+   * what is read next. */
+  const void *keys[SPAN_VECS + MAX_WIDTH], *values[TG_SPAN + 1];
 } scratch;
 
 static _Thread_local _Alignas(64) scratch own;
@@ -74,18 +76,25 @@ TG_INLINE const void *at(const void *p, int64_t i, int dtype) {
 }
 TG_INLINE int clamp(int64_t x, int high) { return x < 0 ? 0 : x > high ? high : (int)x; }
 
-/* Scores of `rows` rows with `width` vectors of keys. */
+/* Scores of `rows` rows with `width` vectors of keys.
+ *
+ * Meanwhile it asks for the vectors after them, as weigh_tile does with the values: blocks lie apart, and the processor's
+ * own prefetching starts anew in each. With 64 decodes at 300 keys, SmolLM2's heads and one thread of a Sapphire Rapids,
+ * fp32 took 3.3 ms a layer without and 2.9 ms with it, bfloat16 2.5 and 2.1 ms; memory then gives what it can. */
 TG_INLINE void score_tile(int rows, int width, const float *query, const void *const *keys, int64_t key_stride,
                           int head_dim, float *scores, int dtype) {
-  vec sums[BLOCK_ROWS][4];
+  vec sums[BLOCK_ROWS][MAX_WIDTH];
 #pragma GCC unroll 8
   for (int r = 0; r < rows; r++)
 #pragma GCC unroll 8
     for (int v = 0; v < width; v++) sums[r][v] = vec_zero();
   for (int d = 0; d < head_dim; d++) {
-    vec key[4];
+    vec key[MAX_WIDTH];
 #pragma GCC unroll 8
-    for (int v = 0; v < width; v++) key[v] = load(keys[v], d * key_stride, dtype);
+    for (int v = 0; v < width; v++) {
+      key[v] = load(keys[v], d * key_stride, dtype);
+      _mm_prefetch(at(keys[width + v], d * key_stride, dtype), _MM_HINT_T0);
+    }
 #pragma GCC unroll 8
     for (int r = 0; r < rows; r++) {
       vec q = vec_set(query[r * ROW_STRIDE + d]);
@@ -117,28 +126,34 @@ TG_INLINE void score_rows(int rows, const float *query, int64_t key_stride, int 
  * `last` lanes of a single vector are there; the others are not read. */
 TG_INLINE void weigh_tile(int rows, int width, int last, int begin, int end, int run_bits, int head_dim, int64_t dim,
                           float *weighted, const float *keep, const float *take, int dtype) {
-  vec sums[BLOCK_ROWS][4];
+  vec sums[BLOCK_ROWS][MAX_WIDTH];
 #pragma GCC unroll 8
   for (int r = 0; r < rows; r++)
 #pragma GCC unroll 8
     for (int v = 0; v < width; v++) sums[r][v] = vec_zero();
-  for (int key = begin; key < end;) {
-    const int run = key >> run_bits, run_begin = run << run_bits;
-    const int run_end = run_begin + (1 << run_bits) < end ? run_begin + (1 << run_bits) : end;
-    const void *values = at(own.values[run], dim, dtype);
-    for (; key < run_end; key++) {
-      vec value[4];
+  const int in_run = (1 << run_bits) - 1;
+  const int64_t first = dim + (int64_t)(begin & in_run) * head_dim;
+  const void *values = at(own.values[begin >> run_bits], first, dtype);
+  const void *next = at(own.values[(begin >> run_bits) + 1], first, dtype);
+  /* One loop, not one over runs and one inside: with two, the compiler keeps the sums in memory between them. */
+  for (int key = begin; key < end; key++) {
+    if ((key & in_run) == 0) {
+      values = at(own.values[key >> run_bits], dim, dtype);
+      next = at(own.values[(key >> run_bits) + 1], dim, dtype);
+    }
+    vec value[MAX_WIDTH];
 #pragma GCC unroll 8
-      for (int v = 0; v < width; v++) {
-        const int64_t i = (int64_t)(key - run_begin) * head_dim + v * 16;
-        value[v] = last < 16 ? load_first(values, i, last, dtype) : load(values, i, dtype);
-      }
+    for (int v = 0; v < width; v++) {
+      value[v] = last < 16 ? load_first(values, v * 16, last, dtype) : load(values, v * 16, dtype);
+      _mm_prefetch(at(next, v * 16, dtype), _MM_HINT_T0);
+    }
+    values = at(values, head_dim, dtype);
+    next = at(next, head_dim, dtype);
 #pragma GCC unroll 8
-      for (int r = 0; r < rows; r++) {
-        vec w = vec_set(own.weights[r][key]);
+    for (int r = 0; r < rows; r++) {
+      vec w = vec_set(own.weights[r][key]);
 #pragma GCC unroll 8
-        for (int v = 0; v < width; v++) sums[r][v] = vec_fma(w, value[v], sums[r][v]);
-      }
+      for (int v = 0; v < width; v++) sums[r][v] = vec_fma(w, value[v], sums[r][v]);
     }
   }
 #pragma GCC unroll 8
@@ -240,59 +255,57 @@ TG_INLINE int64_t first_key(const tg_attention *op, int64_t position) {
   return op->window > 0 && position >= op->window ? position - op->window + 1 : 0;
 }
 
-/* Copies the span's keys [begin, end) to `packed`; other lanes of its vectors become zeros. */
-static void pack_keys(const tg_attention *op, const tile *t, int64_t span, int begin, int end) {
-  const int head_dim = op->head_dim, block_size = op->block_size, bits = __builtin_ctz((unsigned)block_size);
-  const int64_t head_at = (int64_t)t->kv_head * block_size * head_dim;
-  for (int v = begin / 16; v * 16 < end; v++) {
-    float *packed = own.packed + (int64_t)v * 16 * head_dim;
-    own.keys[v] = packed;
-    const int64_t first = span * TG_SPAN + v * 16;
-    if (block_size >= 16) {
-      const int64_t key_at = t->block_table[first >> bits] * op->block_stride + head_at + (first & (block_size - 1));
-      for (int d = 0; d < head_dim; d++)
-        vec_store(packed + d * 16, load(op->kv_cache, key_at + (int64_t)d * block_size, op->kv_dtype));
-      continue;
-    }
-    memset(packed, 0, (size_t)head_dim * 16 * sizeof(float));
-    for (int lane = 0; lane < 16 && v * 16 + lane < end; lane++) {
-      const int64_t position = first + lane;
-      const int64_t key_at =
-          t->block_table[position >> bits] * op->block_stride + head_at + (position & (block_size - 1));
-      for (int d = 0; d < head_dim; d++) {
-        const int64_t i = key_at + (int64_t)d * block_size;
-        if (op->kv_dtype == TG_BF16) {
-          uint32_t wide = (uint32_t)((const uint16_t *)op->kv_cache)[i] << 16;
-          memcpy(packed + d * 16 + lane, &wide, sizeof wide);
-        } else {
-          packed[d * 16 + lane] = ((const float *)op->kv_cache)[i];
-        }
+/* Where the key, or the value, of a position lies. */
+TG_INLINE const void *find(const tg_attention *op, const tile *t, int64_t position, bool value) {
+  const int block_size = op->block_size, bits = __builtin_ctz((unsigned)block_size);
+  const int64_t head = value ? op->num_kv_heads + t->kv_head : t->kv_head, offset = position & (block_size - 1);
+  const int64_t i = t->block_table[position >> bits] * op->block_stride + head * block_size * op->head_dim +
+                    (value ? offset * op->head_dim : offset);
+  return at(op->kv_cache, i, op->kv_dtype);
+}
+
+/* Copies vector `v` of the keys of the span that begins at `first`; lanes from key `end` on become zeros. */
+static const void *pack_keys(const tg_attention *op, const tile *t, int64_t first, int v, int end) {
+  const int head_dim = op->head_dim, block_size = op->block_size;
+  float *packed = own.packed + (int64_t)v * 16 * head_dim;
+  if (block_size >= 16) {
+    const void *keys = find(op, t, first + v * 16, false);
+    for (int d = 0; d < head_dim; d++) vec_store(packed + d * 16, load(keys, (int64_t)d * block_size, op->kv_dtype));
+    return packed;
+  }
+  memset(packed, 0, (size_t)head_dim * 16 * sizeof(float));
+  for (int key = v * 16; key < v * 16 + 16 && key < end; key++) {
+    const void *source = find(op, t, first + key, false);
+    for (int d = 0; d < head_dim; d++) {
+      float *lane = packed + d * 16 + key % 16;
+      if (op->kv_dtype == TG_BF16) {
+        const uint32_t wide = (uint32_t)((const uint16_t *)source)[d * block_size] << 16;
+        memcpy(lane, &wide, sizeof wide);
+      } else {
+        *lane = ((const float *)source)[d * block_size];
       }
     }
   }
+  return packed;
 }
 
 /* Finds the span's keys [begin, end) and their values; gives the distance from one dimension of a key to the next. */
 static int64_t find_span(const tg_attention *op, const tile *t, int64_t span, int begin, int end, bool pack,
                          int run_bits) {
-  const int head_dim = op->head_dim, block_size = op->block_size, bits = __builtin_ctz((unsigned)block_size);
-  const int64_t head_size = (int64_t)block_size * head_dim, first = span * TG_SPAN;
-  const int64_t keys_at = t->kv_head * head_size, values_at = (op->num_kv_heads + t->kv_head) * head_size;
-  for (int run = begin >> run_bits; run << run_bits < end; run++) {
-    const int64_t position = first + (run << run_bits), offset = position & (block_size - 1);
-    const int64_t block_at = t->block_table[position >> bits] * op->block_stride;
-    own.values[run] = at(op->kv_cache, block_at + values_at + offset * head_dim, op->kv_dtype);
+  const int64_t first = span * TG_SPAN;
+  int run = begin >> run_bits;
+  for (; run << run_bits < end; run++) own.values[run] = find(op, t, first + (run << run_bits), true);
+  /* A span that is not the tile's last is full, and the next one has its first key. */
+  const bool more = first + end < t->position + t->num_queries;
+  own.values[run] = more ? find(op, t, first + TG_SPAN, false) : own.values[run - 1];
+
+  int v = begin / 16;
+  for (; v * 16 < end; v++) own.keys[v] = pack ? pack_keys(op, t, first, v, end) : find(op, t, first + v * 16, false);
+  for (int i = 0; i < MAX_WIDTH; i++) {
+    const int key = begin + i * 16 < end ? begin + i * 16 : begin;
+    own.keys[v + i] = find(op, t, first + key, true);
   }
-  if (pack) {
-    pack_keys(op, t, span, begin, end);
-    return 16;
-  }
-  for (int v = begin / 16; v * 16 < end; v++) {
-    const int64_t position = first + v * 16, offset = position & (block_size - 1);
-    const int64_t block_at = t->block_table[position >> bits] * op->block_stride;
-    own.keys[v] = at(op->kv_cache, block_at + keys_at + offset, op->kv_dtype);
-  }
-  return block_size;
+  return pack ? 16 : op->block_size;
 }
 
 /* Reduces a span for up to BLOCK_ROWS rows of the tile, and merges it with the spans before. */

@@ -12,6 +12,8 @@
 
 typedef __m512 vec;
 
+TG_INLINE __m256 vec_low(vec v) { return _mm512_castps512_ps256(v); }
+TG_INLINE __m256 vec_high(vec v) { return _mm512_extractf32x8_ps(v, 1); }
 TG_INLINE vec vec_zero(void) { return _mm512_setzero_ps(); }
 TG_INLINE vec vec_set(float x) { return _mm512_set1_ps(x); }
 TG_INLINE vec vec_load(const float *p) { return _mm512_loadu_ps(p); }
@@ -62,6 +64,8 @@ typedef struct {
 } vec;
 
 TG_INLINE vec vec_pair(__m256 lo, __m256 hi) { vec v = {lo, hi}; return v; }
+TG_INLINE __m256 vec_low(vec v) { return v.lo; }
+TG_INLINE __m256 vec_high(vec v) { return v.hi; }
 TG_INLINE vec vec_zero(void) { return vec_pair(_mm256_setzero_ps(), _mm256_setzero_ps()); }
 TG_INLINE vec vec_set(float x) { __m256 v = _mm256_set1_ps(x); return vec_pair(v, v); }
 TG_INLINE vec vec_load(const float *p) { return vec_pair(_mm256_loadu_ps(p), _mm256_loadu_ps(p + 8)); }
@@ -126,20 +130,19 @@ TG_INLINE void vec_store_bf16_first(uint16_t *p, vec v, int count) {
   memcpy(p, lanes, (size_t)count * sizeof(uint16_t));
 }
 
-/* Sum and maximum over the lanes, always in the same order: lane i with lane i + 8, then 4, 2, 1. */
+/* Sum and maximum over the lanes, always in the same order: lane i with lane i + 8, then 4, 2, 1. By shuffles: as a loop
+ * over an array the compiler leaves it in memory, with branches, and attention does it twice for a row and a span. */
 TG_INLINE float vec_sum_lanes(vec v) {
-  float lanes[16];
-  vec_store(lanes, v);
-  for (int width = 8; width > 0; width /= 2)
-    for (int i = 0; i < width; i++) lanes[i] += lanes[i + width];
-  return lanes[0];
+  __m256 eight = _mm256_add_ps(vec_low(v), vec_high(v));
+  __m128 four = _mm_add_ps(_mm256_castps256_ps128(eight), _mm256_extractf128_ps(eight, 1));
+  __m128 two = _mm_add_ps(four, _mm_movehl_ps(four, four));
+  return _mm_cvtss_f32(_mm_add_ss(two, _mm_movehdup_ps(two)));
 }
 TG_INLINE float vec_max_lanes(vec v) {
-  float lanes[16];
-  vec_store(lanes, v);
-  for (int width = 8; width > 0; width /= 2)
-    for (int i = 0; i < width; i++) lanes[i] = lanes[i] > lanes[i + width] ? lanes[i] : lanes[i + width];
-  return lanes[0];
+  __m256 eight = _mm256_max_ps(vec_low(v), vec_high(v));
+  __m128 four = _mm_max_ps(_mm256_castps256_ps128(eight), _mm256_extractf128_ps(eight, 1));
+  __m128 two = _mm_max_ps(four, _mm_movehl_ps(four, four));
+  return _mm_cvtss_f32(_mm_max_ss(two, _mm_movehdup_ps(two)));
 }
 
 /* exp, to about 1 unit in the last place; the argument is held in [-87, 88]; NaN stays NaN. Cephes' reduction and polynomial. */
