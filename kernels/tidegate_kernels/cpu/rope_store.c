@@ -1,7 +1,7 @@
 /* Rotates queries and keys by their positions, and writes keys and values into the paged cache.
  *
- * The same maths as rope_reference.py and store_kv_reference.py: fp32, products and sums rounded apart, and one rounding
- * to the cache's dtype at the end. A task is a few tokens, and nothing of a token depends on its neighbours.
+ * The same maths as rope_reference.py and store_kv_reference.py: fp32, products and sums rounded apart, and one
+ * rounding to the cache's dtype at the end. A task is a few tokens, and nothing of a token depends on its neighbours.
  */
 #include "kernels.h"
 #include "simd.h"

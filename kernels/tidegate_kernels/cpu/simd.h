@@ -130,8 +130,8 @@ TG_INLINE void vec_store_bf16_first(uint16_t *p, vec v, int count) {
   memcpy(p, lanes, (size_t)count * sizeof(uint16_t));
 }
 
-/* Sum and maximum over the lanes, always in the same order: lane i with lane i + 8, then 4, 2, 1. By shuffles: as a loop
- * over an array the compiler leaves it in memory, with branches, and attention does it twice for a row and a span. */
+/* Sum and maximum over the lanes, always in the same order: lane i with lane i + 8, then 4, 2, 1. By shuffles: a loop
+ * over an array stays in memory, with branches, and attention does it twice for a row and a span. */
 TG_INLINE float vec_sum_lanes(vec v) {
   __m256 eight = _mm256_add_ps(vec_low(v), vec_high(v));
   __m128 four = _mm_add_ps(_mm256_castps256_ps128(eight), _mm256_extractf128_ps(eight, 1));
