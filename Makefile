@@ -69,4 +69,4 @@ requirements: $(INSTALLED) ## Pin the requirement files again (UPGRADE=1 takes n
 	$(COMPILE) --extra operator -c requirements/dev.txt pyproject.toml -o requirements/operator.txt
 
 clean: ## Remove the virtual environment, the built CPU kernels and the caches in this folder
-	rm -rf $(VENV) $(KERNELS)/*.so .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf $(VENV) build $(KERNELS)/*.so .mypy_cache .ruff_cache .pytest_cache .hypothesis
