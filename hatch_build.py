@@ -7,6 +7,7 @@ be built the package goes without, see CMakeLists.txt; a mistake in our C stops 
 import os
 import shutil
 import subprocess
+import sysconfig
 import tempfile
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,6 @@ from typing import Any
 import cmake
 import ninja
 from hatchling.builders.hooks.plugin.interface import BuildHookInterface
-from packaging.tags import platform_tags
 
 LIBRARY = "libtidegate_cpu.so"
 
@@ -33,7 +33,7 @@ class CpuKernels(BuildHookInterface):
             build_data["force_include"][str(built)] = f"tidegate_kernels/cpu/{LIBRARY}"
             build_data["pure_python"] = False
             # No Python header is used, so any Python of this platform will do.
-            build_data["tag"] = f"py3-none-{next(platform_tags())}"
+            build_data["tag"] = f"py3-none-{sysconfig.get_platform().replace('-', '_').replace('.', '_')}"
 
     def finalize(self, version: str, build_data: dict[str, Any], artifact_path: str) -> None:
         self._folder.cleanup()

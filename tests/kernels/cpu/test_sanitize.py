@@ -47,9 +47,10 @@ def test_the_sanitizers_find_nothing(sanitizers: str, isas: tuple[str, ...], loa
 def _build(sanitizers: str) -> Path:
     folder = BUILDS / f"sanitize-{sanitizers.replace(',', '-')}"
     program = Path(cmake.CMAKE_BIN_DIR, "cmake")
+    make_program = f"-DCMAKE_MAKE_PROGRAM={Path(ninja.BIN_DIR, 'ninja')}"
+    options = [f"-DSANITIZERS={sanitizers}", make_program]
     # Fresh: what an earlier run found of compilers and paths may hold no longer. Objects are kept.
-    configure = [program, "--fresh", "-S", SOURCES, "-B", folder, "-G", "Ninja", f"-DSANITIZERS={sanitizers}"]
-    _run([*configure, f"-DCMAKE_MAKE_PROGRAM={Path(ninja.BIN_DIR, 'ninja')}"])
+    _run([program, "--fresh", "-S", SOURCES, "-B", folder, "-G", "Ninja", *options])
     _run([program, "--build", folder])
     return folder / "check"
 
