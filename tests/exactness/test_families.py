@@ -1,5 +1,6 @@
 """Small random models of each family, built from transformers' own config classes, agree with transformers."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -8,6 +9,7 @@ import torch
 
 from tests.exactness.driving import Driver, greedy
 from tests.exactness.reference import greedy_tokens, next_token_logits, quiet
+from tidegate_kernels.cpu.library import load_library, missing_because
 from tidegate_server.engine.batch import Batch, RequestId, ScheduledRequest
 from tidegate_server.model.inputs import build_inputs
 from tidegate_server.model.runner import ModelRunner, load_runner
@@ -96,11 +98,14 @@ def our_logits(runner: ModelRunner, tokens: list[int]) -> torch.Tensor:
         return runner.decoder.forward(inputs, runner.kv_cache)[0]
 
 
+@pytest.mark.parametrize("cpu_isa", ["none", "avx2", "auto"], ids=["torch", "AVX2", "the best"])
 @pytest.mark.parametrize(("make_config", "shard_size"), CASES)
-def test_a_family_agrees_with_transformers(make_config: Any, shard_size: str, tmp_path: Path) -> None:
+def test_a_family_agrees_with_transformers(make_config: Any, shard_size: str, cpu_isa: str, tmp_path: Path) -> None:
+    if cpu_isa != "none" and load_library() is None:
+        pytest.skip(missing_because())
     model = saved_model(make_config(), shard_size, tmp_path)
     assert (len(list(tmp_path.glob("*.safetensors"))) > 1) == (shard_size == "100KB")
-    runner = load_runner(SETTINGS, resolve_model(str(tmp_path)))
+    runner = load_runner(replace(SETTINGS, cpu_isa=cpu_isa), resolve_model(str(tmp_path)))
 
     torch.testing.assert_close(our_logits(runner, PROMPT), next_token_logits(model, PROMPT), rtol=0, atol=TOLERANCE)
 

@@ -4,8 +4,6 @@
  * inputs in ascending order, one fused multiply-add after the other, whatever the tile's height and width: a row's bits
  * depend on nothing else. There is no blocking over inputs, for it would not pay: a panel of 1,536 inputs stays in the
  * second-level cache. */
-#include <stdlib.h>
-
 #include "kernels.h"
 #include "simd.h"
 
@@ -220,13 +218,7 @@ static void finish(const tg_gemm *op, const float *sums, int64_t panel, int num_
 /* bfloat16 weights of a group as fp32, for groups that many tiles read; exact, so the same bits either way. NULL where
  * there is no memory for it. */
 static const float *widened(const uint16_t *weight, int64_t count) {
-  static _Thread_local float *buffer; /* grows to the largest group, and stays */
-  static _Thread_local int64_t capacity;
-  if (count > capacity) {
-    free(buffer);
-    buffer = aligned_alloc(64, (size_t)count * sizeof(float));
-    capacity = buffer ? count : 0;
-  }
+  float *buffer = tg_pool_scratch((size_t)count * sizeof(float));
   if (buffer)
     for (int64_t i = 0; i < count; i += TG_PANEL) vec_store(buffer + i, vec_load_bf16(weight + i));
   return buffer;

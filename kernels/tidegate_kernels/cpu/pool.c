@@ -136,3 +136,25 @@ void tg_pool_stop(void) {
   }
   pthread_mutex_unlock(&pool.caller);
 }
+
+/* Each thread's block begins with its size; a key's destructor frees it when the thread ends. */
+#define HEADER 64
+
+static pthread_key_t scratch_key;
+static pthread_once_t scratch_once = PTHREAD_ONCE_INIT;
+
+static void make_scratch_key(void) { pthread_key_create(&scratch_key, free); }
+
+void *tg_pool_scratch(size_t size) {
+  pthread_once(&scratch_once, make_scratch_key);
+  size_t *block = pthread_getspecific(scratch_key);
+  if (block == NULL || *block < size) {
+    free(block);
+    size_t rounded = (size + 63) / 64 * 64;
+    block = aligned_alloc(64, HEADER + rounded);
+    pthread_setspecific(scratch_key, block);
+    if (block == NULL) return NULL;
+    *block = rounded;
+  }
+  return (char *)block + HEADER;
+}

@@ -4,6 +4,7 @@
 
 #include <stdatomic.h>
 #include <stdbool.h>
+#include <stddef.h>
 #include <stdint.h>
 
 /* Hands out the tasks of one op; zero it before each use. In a cache line of its own, for all threads write to it. */
@@ -29,5 +30,9 @@ void tg_pool_run(void (*body)(void *arg), void *arg);
 
 /* Inside `body`: waits until every thread of the pool has come here. */
 void tg_pool_barrier(void);
+
+/* Memory of the calling thread's own, 64-byte aligned, which the next call may move; freed when the thread ends. NULL
+ * where there is none left. */
+void *tg_pool_scratch(size_t size);
 
 #endif

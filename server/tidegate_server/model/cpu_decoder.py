@@ -86,7 +86,10 @@ class CpuDecoder:
             return
         self._library.run_embed(
             TgEmbed(
-                head=pointer(self._head.struct), token_ids=token_ids.data_ptr(), y=hidden.data_ptr(), m=token_ids.shape[0]
+                head=pointer(self._head.struct),
+                token_ids=token_ids.data_ptr(),
+                y=hidden.data_ptr(),
+                m=token_ids.shape[0],
             )
         )
 
