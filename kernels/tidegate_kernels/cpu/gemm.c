@@ -265,8 +265,10 @@ static int64_t num_panels_of(const tg_linear *linear) {
 
 void TG_NAME(gemm_kernel)(const tg_gemm *op, tg_counter *counter) {
   const int64_t num_panels = num_panels_of(op->linear);
-  const int width = group_width(op->m);
-  const int group = op->epilogue == TG_SILU_MUL && width == 1 ? 2 : width;
+  const int width = group_width(op->m), step = op->epilogue == TG_SILU_MUL ? 2 : 1;
+  const int group = width > step ? width : step;
+  const int num_threads = tg_pool_size();
   int64_t begin, end;
-  while (tg_take(counter, group, num_panels, &begin, &end)) product(op, begin, (int)(end - begin), width);
+  while (tg_take_share(counter, step, num_panels, num_threads, &begin, &end))
+    for (; begin < end; begin += group) product(op, begin, (int)(end - begin < group ? end - begin : group), width);
 }

@@ -21,8 +21,8 @@ from tidegate_kernels.cpu.structs import (
     TgAttention,
     TgEmbed,
     TgGemm,
-    TgLayer,
     TgLinear,
+    TgModel,
     TgRmsNorm,
     TgRopeStore,
     TgStep,
@@ -47,7 +47,7 @@ class Library:
     run_attention: Callable[[TgAttention], None]
     run_embed: Callable[[TgEmbed], None]
     run_argmax: Callable[[TgArgmax], None]
-    run_layer: Callable[[TgLayer, TgStep], None]
+    run_model: Callable[[TgModel, TgStep], None]
     pack: Callable[[TgLinear, int, int, int], None]
     """Lay out a weight: (linear, address of the source, its row stride in elements, its `Dtype`)."""
     _start: Callable[[bytes | None, int, object], int]
@@ -63,7 +63,7 @@ class Library:
         """Start the pool of threads and choose the kernels; a pool that runs already ends first.
 
         Args:
-            isa: one of `supported_isas()`; None takes the best.
+            isa: one of `supported_isas()`; None takes the one that is fastest on this processor.
             num_threads: those that share an op, the calling one included.
             cpus: one for each thread to stay on, the calling thread's first; None lets them float.
 
@@ -136,7 +136,7 @@ def _declared(functions: ctypes.CDLL) -> Library:
         (functions.tg_run_argmax, TgArgmax),
     ):
         function.argtypes, function.restype = [POINTER(struct)], None
-    functions.tg_run_layer.argtypes, functions.tg_run_layer.restype = [POINTER(TgLayer), POINTER(TgStep)], None
+    functions.tg_run_model.argtypes, functions.tg_run_model.restype = [POINTER(TgModel), POINTER(TgStep)], None
     functions.tg_pack.argtypes, functions.tg_pack.restype = [POINTER(TgLinear), c_void_p, c_int64, c_int32], None
     functions.tg_start.argtypes, functions.tg_start.restype = [c_char_p, c_int, POINTER(c_int)], c_int
     functions.tg_stop.argtypes, functions.tg_stop.restype = [], None
@@ -149,7 +149,7 @@ def _declared(functions: ctypes.CDLL) -> Library:
         run_attention=functions.tg_run_attention,
         run_embed=functions.tg_run_embed,
         run_argmax=functions.tg_run_argmax,
-        run_layer=functions.tg_run_layer,
+        run_model=functions.tg_run_model,
         pack=functions.tg_pack,
         _start=functions.tg_start,
         _stop=functions.tg_stop,

@@ -21,6 +21,22 @@ static inline bool tg_take(tg_counter *counter, int64_t step, int64_t total, int
   return true;
 }
 
+/* As tg_take, but takes a share of what is left, in multiples of `step`: long runs first, which memory is fastest at, and
+ * short ones last, so that threads end together. */
+static inline bool tg_take_share(tg_counter *counter, int64_t step, int64_t total, int num_threads, int64_t *begin,
+                                 int64_t *end) {
+  int64_t first = atomic_load_explicit(&counter->next, memory_order_relaxed), size;
+  do {
+    if (first >= total) return false;
+    size = (total - first) / (2 * num_threads) / step * step;
+    if (size < step) size = step;
+  } while (!atomic_compare_exchange_weak_explicit(&counter->next, &first, first + size, memory_order_relaxed,
+                                                  memory_order_relaxed));
+  *begin = first;
+  *end = first + size < total ? first + size : total;
+  return true;
+}
+
 int tg_pool_start(int num_threads, const int *cpus);
 void tg_pool_stop(void);
 int tg_pool_size(void);

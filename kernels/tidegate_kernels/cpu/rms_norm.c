@@ -15,7 +15,7 @@ TG_INLINE void store(void *y, int64_t i, vec v, int count, int dtype) {
 }
 
 static void normalise(const tg_rms_norm *op, int64_t row) {
-  const float *x = op->x + row * op->x_stride;
+  const float *x = op->x + (op->rows ? op->rows[row] : row) * op->x_stride;
   const int64_t n = op->n, whole = n & ~(int64_t)15, rest = n - whole;
   vec squares = vec_zero();
   for (int64_t i = 0; i < whole; i += 16) {

@@ -61,6 +61,7 @@ class TgRmsNorm(Structure):
     __slots__ = ()
     _fields_ = (
         ("x", c_void_p),
+        ("rows", c_void_p),
         ("weight", c_void_p),
         ("y", c_void_p),
         ("m", c_int64),
@@ -153,36 +154,49 @@ class TgLayer(Structure):
     )
 
 
+class TgModel(Structure):
+    __slots__ = ()
+    _fields_ = (
+        ("layers", POINTER(TgLayer)),
+        ("head", POINTER(TgLinear)),
+        ("final_norm", c_void_p),
+        ("cos", c_void_p),
+        ("sin", c_void_p),
+        ("num_layers", c_int64),
+        ("hidden_size", c_int32),
+        ("num_q_heads", c_int32),
+        ("num_kv_heads", c_int32),
+        ("head_dim", c_int32),
+        ("is_tied", c_int32),
+        ("x_dtype", c_int32),
+        ("eps", c_float),
+        ("scale", c_float),
+    )
+
+
 class TgStep(Structure):
     __slots__ = ()
     _fields_ = (
-        ("hidden", c_void_p),
-        ("normed", c_void_p),
-        ("qkv", c_void_p),
-        ("attended", c_void_p),
-        ("gated", c_void_p),
-        ("kv_cache", c_void_p),
-        ("cos", c_void_p),
-        ("sin", c_void_p),
+        ("token_ids", c_void_p),
         ("positions", c_void_p),
         ("slot_mapping", c_void_p),
         ("block_table", c_void_p),
         ("query_start", c_void_p),
         ("context_len", c_void_p),
+        ("sampled_rows", c_void_p),
+        ("kv_cache", c_void_p),
+        ("hidden", c_void_p),
+        ("normed", c_void_p),
+        ("qkv", c_void_p),
+        ("attended", c_void_p),
+        ("gated", c_void_p),
+        ("logits", c_void_p),
         ("num_tokens", c_int64),
         ("num_requests", c_int64),
+        ("num_sampled", c_int64),
         ("table_stride", c_int64),
         ("block_stride", c_int64),
-        ("hidden_size", c_int32),
-        ("num_q_heads", c_int32),
-        ("num_kv_heads", c_int32),
-        ("head_dim", c_int32),
+        ("layer_stride", c_int64),
         ("block_size", c_int32),
         ("kv_dtype", c_int32),
-        ("x_dtype", c_int32),
-        ("window", c_int32),
-        ("eps", c_float),
-        ("scale", c_float),
-        ("soft_cap", c_float),
-        ("reserved", c_int32),
     )

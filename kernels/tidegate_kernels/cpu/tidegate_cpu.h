@@ -58,7 +58,8 @@ typedef struct {
 } tg_gemm;
 
 typedef struct {
-  const float *x;      /* [m][n] */
+  const float *x;      /* [m][n], or those of its rows that `rows` names */
+  const int64_t *rows; /* [m], or NULL for all in order */
   const float *weight; /* [n] */
   void *y;             /* [m][n] */
   int64_t m, n, x_stride, y_stride;
@@ -114,29 +115,44 @@ typedef struct {
   int64_t m, n, x_stride;
 } tg_argmax;
 
-/* A whole pre-norm decoder layer, in one call. */
+/* A pre-norm decoder layer. */
 typedef struct {
-  const float *attention_norm, *mlp_norm; /* [hidden] */
+  const float *attention_norm, *mlp_norm; /* [hidden_size] */
   tg_linear qkv, attention_out, gate_up, down;
 } tg_layer;
 
+/* A whole decoder, which a step goes through in one call: after a layer's weights have passed, the caches hold nothing of
+ * the caller's any more, and a call from Python for each layer cost 30 microseconds. */
 typedef struct {
-  float *hidden;      /* [num_tokens][hidden_size], the residual stream, changed in place */
-  void *normed;       /* [num_tokens][hidden_size] */
-  float *qkv;         /* [num_tokens][q_size + 2 * kv_size] */
-  void *attended;     /* [num_tokens][q_size] */
-  void *gated;        /* [num_tokens][intermediate] */
-  void *kv_cache;     /* this layer's */
-  const float *cos, *sin;
-  const int64_t *positions, *slot_mapping;
-  const int32_t *block_table, *query_start, *context_len;
-  int64_t num_tokens, num_requests, table_stride, block_stride;
-  int32_t hidden_size, num_q_heads, num_kv_heads, head_dim, block_size;
-  int32_t kv_dtype;
-  int32_t x_dtype; /* of normed, attended, gated: what the layer's packing reads */
-  int32_t window;
-  float eps, scale, soft_cap;
-  int32_t reserved;
+  const tg_layer *layers; /* [num_layers] */
+  const tg_linear *head;
+  const float *final_norm;  /* [hidden_size] */
+  const float *cos, *sin;   /* [positions][head_dim / 2] */
+  int64_t num_layers;
+  int32_t hidden_size, num_q_heads, num_kv_heads, head_dim;
+  int32_t is_tied;  /* the head's weight is the embedding too */
+  int32_t x_dtype;  /* enum tg_dtype: what the layers' packing reads */
+  float eps, scale;
+} tg_model;
+
+typedef struct {
+  const int64_t *token_ids;    /* [num_tokens] */
+  const int64_t *positions;    /* [num_tokens] */
+  const int64_t *slot_mapping; /* [num_tokens] */
+  const int32_t *block_table;  /* [num_requests], row stride `table_stride` */
+  const int32_t *query_start;  /* [num_requests + 1] */
+  const int32_t *context_len;  /* [num_requests] */
+  const int64_t *sampled_rows; /* [num_sampled], which tokens get logits */
+  void *kv_cache;              /* the first layer's; the others' follow `layer_stride` elements apart */
+  float *hidden;               /* [num_tokens][hidden_size], the residual stream; the embedding unless tied */
+  void *normed;                /* [num_tokens][hidden_size] of x_dtype, as the next two */
+  float *qkv;                  /* [num_tokens][q_size + 2 * kv_size] */
+  void *attended;              /* [num_tokens][q_size] */
+  void *gated;                 /* [num_tokens][intermediate] */
+  float *logits;               /* [num_sampled][outputs of the head] */
+  int64_t num_tokens, num_requests, num_sampled, table_stride, block_stride, layer_stride;
+  int32_t block_size;
+  int32_t kv_dtype; /* enum tg_dtype */
 } tg_step;
 
 /* Starts the pool and chooses the kernels; again with other values ends the old pool first.
@@ -155,7 +171,7 @@ TG_API void tg_run_rope_store(const tg_rope_store *op);
 TG_API void tg_run_attention(const tg_attention *op);
 TG_API void tg_run_embed(const tg_embed *op);
 TG_API void tg_run_argmax(const tg_argmax *op);
-TG_API void tg_run_layer(const tg_layer *layer, const tg_step *step);
+TG_API void tg_run_model(const tg_model *model, const tg_step *step);
 
 /* Packs `[k][n]` (inputs first, row stride `stride` elements of `dtype`) into `linear->weight`. */
 TG_API void tg_pack(const tg_linear *linear, const void *source, int64_t stride, int32_t dtype);

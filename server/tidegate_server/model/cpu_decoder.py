@@ -1,4 +1,4 @@
-"""The decoder of the Llama family on the CPU library: one call a layer, the same bits in any batch."""
+"""The decoder of the Llama family on the CPU library: one call a step, the same bits in any batch."""
 
 from ctypes import pointer
 
@@ -7,15 +7,7 @@ from torch import Tensor
 
 from tidegate_kernels.cpu.library import Library
 from tidegate_kernels.cpu.packed_linear import PackedLinear, pack_linear
-from tidegate_kernels.cpu.structs import (
-    Dtype,
-    Packing,
-    TgEmbed,
-    TgGemm,
-    TgLayer,
-    TgRmsNorm,
-    TgStep,
-)
+from tidegate_kernels.cpu.structs import Dtype, Packing, TgArgmax, TgLayer, TgModel, TgStep
 from tidegate_server.model.config import ModelConfig
 from tidegate_server.model.inputs import ModelInputs
 from tidegate_server.model.kv_cache import KvCache
@@ -42,13 +34,69 @@ class CpuDecoder:
         dtype = weights.final_norm.dtype
         assert dtype in SUPPORTED_DTYPES, f"the CPU library has no {dtype}"
         self._packing = _choose_packing(library, dtype, config)
-        self._kv_dtype = Dtype.F32 if dtype == torch.float32 else Dtype.BF16
-        self._cos, self._sin = rope_table(config, num_positions, torch.device("cpu"))
+        # What products read: pairs of bfloat16 are multiplied by pairs of bfloat16.
+        self._x_dtype = torch.bfloat16 if self._packing is Packing.BF16_PAIRS else torch.float32
         self._kept: list[object] = []  # memory that the structs point to
         # A tied embedding is a view of the head, which packing gives back: read from the packed head instead.
         self._embedding = None if config.tied_head else weights.embedding
-        self._final_norm = weights.final_norm.float()
-        self._layers = [
+        self._model = self._packed_model(weights, num_positions)
+        self._space = _Workspace(config, 0, self._x_dtype)
+
+    def forward(self, inputs: ModelInputs, kv_cache: KvCache) -> Tensor:
+        """See `decoder.ForwardPass`; the logits are fp32."""
+        num_tokens, num_sampled = inputs.token_ids.shape[0], inputs.sampled_rows.shape[0]
+        if num_tokens > self._space.num_tokens:
+            self._space = _Workspace(self._config, num_tokens, self._x_dtype)
+        space = self._space
+        if self._embedding is not None:
+            space.hidden[:num_tokens] = self._embedding[inputs.token_ids]
+        logits = torch.empty(num_sampled, self._config.vocab_size)
+        step = TgStep(
+            token_ids=inputs.token_ids.data_ptr(),
+            positions=inputs.positions.data_ptr(),
+            slot_mapping=inputs.slot_mapping.data_ptr(),
+            block_table=inputs.block_table.data_ptr(),
+            query_start=inputs.query_start.data_ptr(),
+            context_len=inputs.context_len.data_ptr(),
+            sampled_rows=inputs.sampled_rows.data_ptr(),
+            kv_cache=kv_cache.blocks.data_ptr(),
+            hidden=space.hidden.data_ptr(),
+            normed=space.normed.data_ptr(),
+            qkv=space.qkv.data_ptr(),
+            attended=space.attended.data_ptr(),
+            gated=space.gated.data_ptr(),
+            logits=logits.data_ptr(),
+            num_tokens=num_tokens,
+            num_requests=inputs.context_len.shape[0],
+            num_sampled=num_sampled,
+            table_stride=inputs.block_table.stride(0),
+            block_stride=kv_cache.blocks.stride(0),
+            layer_stride=kv_cache.blocks.stride(1),
+            block_size=kv_cache.blocks.shape[4],
+            kv_dtype=_dtype(kv_cache.blocks.dtype),
+        )
+        self._library.run_model(self._model, step)
+        return logits
+
+    def argmax(self, rows: Tensor) -> tuple[Tensor, Tensor]:
+        """See `sampler.Argmax`."""
+        num_rows, num_columns = rows.shape
+        maximum, index = torch.empty(num_rows), torch.empty(num_rows, dtype=torch.int64)
+        self._library.run_argmax(
+            TgArgmax(
+                x=rows.data_ptr(),
+                index=index.data_ptr(),
+                maximum=maximum.data_ptr(),
+                m=num_rows,
+                n=num_columns,
+                x_stride=rows.stride(0),
+            )
+        )
+        return maximum, index
+
+    def _packed_model(self, weights: DecoderWeights, num_positions: int) -> TgModel:
+        config = self._config
+        layers = [
             TgLayer(
                 attention_norm=self._vector(layer.attention_norm),
                 mlp_norm=self._vector(layer.mlp_norm),
@@ -59,101 +107,23 @@ class CpuDecoder:
             )
             for layer in weights.layers
         ]
-        self._head = self._packed(weights.head)
-        self._space = _Workspace(config, 0, self._x_dtype)
-
-    def forward(self, inputs: ModelInputs, kv_cache: KvCache) -> Tensor:
-        """See `decoder.ForwardPass`; the logits are fp32."""
-        num_tokens = inputs.token_ids.shape[0]
-        if num_tokens > self._space.num_tokens:
-            self._space = _Workspace(self._config, num_tokens, self._x_dtype)
-        hidden = self._space.hidden[:num_tokens]
-        self._embed(inputs.token_ids, hidden)
-        step = self._step(inputs, kv_cache)
-        for layer, layer_cache in zip(self._layers, kv_cache.layers, strict=True):
-            step.kv_cache = layer_cache.data_ptr()
-            self._library.run_layer(layer, step)
-        return self._logits(hidden, inputs.sampled_rows)
-
-    @property
-    def _x_dtype(self) -> torch.dtype:
-        """Of what products read: pairs of bfloat16 are multiplied by pairs of bfloat16."""
-        return torch.bfloat16 if self._packing is Packing.BF16_PAIRS else torch.float32
-
-    def _embed(self, token_ids: Tensor, hidden: Tensor) -> None:
-        if self._embedding is not None:
-            hidden.copy_(self._embedding[token_ids])
-            return
-        self._library.run_embed(
-            TgEmbed(
-                head=pointer(self._head.struct),
-                token_ids=token_ids.data_ptr(),
-                y=hidden.data_ptr(),
-                m=token_ids.shape[0],
-            )
-        )
-
-    def _step(self, inputs: ModelInputs, kv_cache: KvCache) -> TgStep:
-        config, space = self._config, self._space
-        return TgStep(
-            hidden=space.hidden.data_ptr(),
-            normed=space.normed.data_ptr(),
-            qkv=space.qkv.data_ptr(),
-            attended=space.attended.data_ptr(),
-            gated=space.gated.data_ptr(),
-            cos=self._cos.data_ptr(),
-            sin=self._sin.data_ptr(),
-            positions=inputs.positions.data_ptr(),
-            slot_mapping=inputs.slot_mapping.data_ptr(),
-            block_table=inputs.block_table.data_ptr(),
-            query_start=inputs.query_start.data_ptr(),
-            context_len=inputs.context_len.data_ptr(),
-            num_tokens=inputs.token_ids.shape[0],
-            num_requests=inputs.context_len.shape[0],
-            table_stride=inputs.block_table.stride(0),
-            block_stride=kv_cache.blocks.stride(0),
+        cos, sin = rope_table(config, num_positions, torch.device("cpu"))
+        return TgModel(
+            layers=(TgLayer * len(layers))(*layers),
+            head=pointer(self._packed(weights.head).struct),
+            final_norm=self._vector(weights.final_norm),
+            cos=self._vector(cos),
+            sin=self._vector(sin),
+            num_layers=len(layers),
             hidden_size=config.hidden_size,
             num_q_heads=config.num_q_heads,
             num_kv_heads=config.num_kv_heads,
             head_dim=config.head_dim,
-            block_size=kv_cache.blocks.shape[4],
-            kv_dtype=self._kv_dtype,
+            is_tied=config.tied_head,
             x_dtype=_dtype(self._x_dtype),
             eps=config.rms_norm_eps,
             scale=config.attention_scale,
         )
-
-    def _logits(self, hidden: Tensor, sampled_rows: Tensor) -> Tensor:
-        rows = hidden[sampled_rows]
-        num_rows, hidden_size = rows.shape
-        logits = torch.empty(num_rows, self._config.vocab_size)
-        if num_rows == 0:  # chunks of prompts only: nothing is drawn in this step
-            return logits
-        normed = torch.empty(num_rows, hidden_size, dtype=self._x_dtype)
-        self._library.run_rms_norm(
-            TgRmsNorm(
-                x=rows.data_ptr(),
-                weight=self._final_norm.data_ptr(),
-                y=normed.data_ptr(),
-                m=num_rows,
-                n=hidden_size,
-                x_stride=hidden_size,
-                y_stride=hidden_size,
-                eps=self._config.rms_norm_eps,
-                y_dtype=_dtype(normed.dtype),
-            )
-        )
-        self._library.run_gemm(
-            TgGemm(
-                linear=pointer(self._head.struct),
-                x=normed.data_ptr(),
-                y=logits.data_ptr(),
-                m=num_rows,
-                x_stride=hidden_size,
-                y_stride=self._config.vocab_size,
-            )
-        )
-        return logits
 
     def _vector(self, values: Tensor) -> int:
         fp32 = values.float().contiguous()

@@ -11,6 +11,7 @@ from tidegate_server.model.inputs import ModelInputs
 from tidegate_server.model.kv_cache import KvCache
 from tidegate_server.model.linear import RowPlan, linear
 from tidegate_server.model.rope_table import rope_table
+from tidegate_server.model.sampler import torch_argmax
 from tidegate_server.model.weights import DecoderWeights, LayerWeights, LinearWeights
 
 
@@ -23,6 +24,10 @@ class ForwardPass(Protocol):
         Returns:
             `[len(inputs.sampled_rows), vocab_size]`.
         """
+        ...
+
+    def argmax(self, rows: Tensor) -> tuple[Tensor, Tensor]:
+        """See `sampler.Argmax`."""
         ...
 
 
@@ -52,6 +57,10 @@ class Decoder:
         if rows.shape[0] == 0:  # chunks of prompts only: nothing is drawn in this step
             return rows.new_empty(0, self._config.vocab_size)
         return self._linear(self._norm(rows, self._weights.final_norm), self._weights.head)
+
+    def argmax(self, rows: Tensor) -> tuple[Tensor, Tensor]:
+        """See `sampler.Argmax`."""
+        return torch_argmax(rows)
 
     def _attention(self, layer: LayerWeights, x: Tensor, inputs: ModelInputs, layer_cache: Tensor) -> Tensor:
         config = self._config

@@ -70,7 +70,7 @@ class ModelRunner:
             inputs = build_inputs(batch, self.block_size, self.torch_device)
             logits = self.decoder.forward(inputs, self.kv_cache)
             draws = [Draw(request, request.sampling) for request in batch.scheduled if request.sampling is not None]
-            return sample(logits, draws, self.eos_token_ids) if draws else ()
+            return sample(logits, draws, self.eos_token_ids, self.decoder.argmax) if draws else ()
 
 
 @torch.inference_mode()
@@ -136,6 +136,8 @@ def _start_library(isa: str, dtype: torch.dtype, num_threads: int) -> Library | 
         library.start(None if isa == "auto" else isa, num_threads, cpus_to_pin(num_threads))
     except ValueError as error:
         raise InvalidSetting("--cpu-isa", str(error)) from error
+    # What is left to torch is little; a second pool of threads would spin beside the library's.
+    torch.set_num_threads(1)
     return library
 
 

@@ -41,7 +41,18 @@ class Draw:
         return uniform(self.request.seed, self.request.stop, self.sampling.choice)
 
 
-def sample(logits: Tensor, draws: Sequence[Draw], eos_token_ids: tuple[int, ...]) -> tuple[SampledToken, ...]:
+Argmax = Callable[[Tensor], tuple[Tensor, Tensor]]
+"""fp32 rows to each one's maximum, NaN where the row holds a NaN, and to the first index that has it."""
+
+
+def torch_argmax(rows: Tensor) -> tuple[Tensor, Tensor]:
+    best = rows.max(dim=-1)  # on ties it gives the first, which is the lowest id
+    return best.values, best.indices
+
+
+def sample(
+    logits: Tensor, draws: Sequence[Draw], eos_token_ids: tuple[int, ...], argmax: Argmax = torch_argmax
+) -> tuple[SampledToken, ...]:
     """Draw one token for each row.
 
     Args:
@@ -51,10 +62,17 @@ def sample(logits: Tensor, draws: Sequence[Draw], eos_token_ids: tuple[int, ...]
         BadLogits: a row holds NaN or +inf, or nothing that may be drawn.
     """
     rows = logits.float()
-    _refuse_bad_rows(rows, draws)
-    allowed = _without_early_ends(rows, draws, eos_token_ids)
-    # On ties `max` gives the first, which is the lowest id.
-    token_ids: list[int] = allowed.max(dim=-1).indices.tolist()
+    maximum, best = argmax(rows)
+    _refuse_bad_rows(maximum, draws)
+    token_ids: list[int] = best.tolist()
+    allowed = rows
+    early = [i for i, draw in enumerate(draws) if draw.request.num_output_tokens < draw.sampling.min_tokens]
+    if early:
+        allowed = _without_ends(rows, [(i, draws[i]) for i in early], eos_token_ids)
+        maximum, best = argmax(allowed[early])
+        _refuse_bad_rows(maximum, [draws[i] for i in early])
+        for i, token_id in zip(early, best.tolist(), strict=True):
+            token_ids[i] = token_id
 
     uncut = [i for i, draw in enumerate(draws) if not draw.is_greedy and not draw.is_cut]
     cut = [i for i, draw in enumerate(draws) if not draw.is_greedy and draw.is_cut]
@@ -71,21 +89,18 @@ def sample(logits: Tensor, draws: Sequence[Draw], eos_token_ids: tuple[int, ...]
     )
 
 
-def _refuse_bad_rows(rows: Tensor, draws: Sequence[Draw]) -> None:
+def _refuse_bad_rows(maximum: Tensor, draws: Sequence[Draw]) -> None:
     """A maximum is NaN where any value is, infinite where one is too large or all are forbidden."""
-    for draw, is_good in zip(draws, torch.isfinite(rows.amax(dim=-1)).tolist(), strict=True):
+    for draw, is_good in zip(draws, torch.isfinite(maximum).tolist(), strict=True):
         if not is_good:
             raise BadLogits(draw.request.request_id, draw.request.stop)
 
 
-def _without_early_ends(rows: Tensor, draws: Sequence[Draw], eos_token_ids: tuple[int, ...]) -> Tensor:
-    early = [i for i, draw in enumerate(draws) if draw.request.num_output_tokens < draw.sampling.min_tokens]
-    if not early:
-        return rows
+def _without_ends(rows: Tensor, draws: Sequence[tuple[int, Draw]], eos_token_ids: tuple[int, ...]) -> Tensor:
+    """A copy in which these rows cannot end."""
     allowed = rows.clone()
-    for i in early:
-        allowed[i, end_token_ids(draws[i].sampling, eos_token_ids, rows.shape[1])] = -torch.inf
-    _refuse_bad_rows(allowed[early], [draws[i] for i in early])
+    for i, draw in draws:
+        allowed[i, end_token_ids(draw.sampling, eos_token_ids, rows.shape[1])] = -torch.inf
     return allowed
 
 

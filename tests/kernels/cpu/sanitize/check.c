@@ -145,11 +145,17 @@ static const int num_new[NUM_REQUESTS] = {1, 37, 1, 5};
 static const int context_lens[NUM_REQUESTS] = {1, 37, 531, 262};
 
 /* Every array of a step, each of its own size. The requests' blocks lie in the cache in descending order. */
-static tg_step step_of(shape s, int kv_dtype) {
-  tg_step step = {.num_requests = NUM_REQUESTS, .num_q_heads = s.num_q_heads, .num_kv_heads = s.num_kv_heads,
-                  .head_dim = s.head_dim, .block_size = s.block_size, .kv_dtype = kv_dtype,
-                  .block_stride = 2 * (int64_t)s.num_kv_heads * s.block_size * s.head_dim + 32,
-                  .eps = 1e-5f, .scale = 0.125f};
+enum { NUM_LAYERS = 2 };
+
+typedef struct {
+  tg_step step;
+  const float *cos, *sin;
+} prepared;
+
+static prepared step_of(shape s, int kv_dtype) {
+  const int64_t layer_stride = 2 * (int64_t)s.num_kv_heads * s.block_size * s.head_dim;
+  tg_step step = {.num_requests = NUM_REQUESTS, .block_size = s.block_size, .kv_dtype = kv_dtype,
+                  .layer_stride = layer_stride, .block_stride = NUM_LAYERS * layer_stride + 32};
   int64_t most_blocks = 0, sum_blocks = 0, most_context = 0;
   for (int r = 0; r < NUM_REQUESTS; r++) {
     const int64_t needed = (context_lens[r] + s.block_size - 1) / s.block_size;
@@ -175,23 +181,23 @@ static tg_step step_of(shape s, int kv_dtype) {
   }
   step.block_table = table, step.table_stride = most_blocks, step.query_start = start, step.context_len = context_len;
   step.positions = positions, step.slot_mapping = slots;
-  step.cos = numbers(most_context * (s.head_dim / 2), TG_F32);
-  step.sin = numbers(most_context * (s.head_dim / 2), TG_F32);
   const int64_t total = sum_blocks + NUM_CACHE_BLOCKS_SPARE;
   step.kv_cache = numbers(extent(total, step.block_stride - 32, step.block_stride), kv_dtype);
-  return step;
+  const int64_t num_angles = most_context * (s.head_dim / 2);
+  return (prepared){step, numbers(num_angles, TG_F32), numbers(num_angles, TG_F32)};
 }
 
 static void check_rope_store_and_attention(void) {
   EACH(shape, s, {1, 1, 64, 16}, {6, 2, 20, 4}, {9, 3, 80, 32}, {70, 1, 16, 1}, {4, 4, 2, 64}, {2, 1, 256, 512})
   EACH(int, kv_dtype, TG_F32, TG_BF16)
   EACH(int, window, 0, 7, 300) {
-    const tg_step step = step_of(*s, *kv_dtype);
+    const prepared made = step_of(*s, *kv_dtype);
+    const tg_step step = made.step;
     const int out_dtype = *window ? TG_F32 : TG_BF16;
     const int64_t q_size = s->num_q_heads * s->head_dim, qkv_size = q_size + 2 * s->num_kv_heads * s->head_dim;
     const int64_t qkv_stride = qkv_size + 1, out_stride = q_size + 3;
     float *qkv = numbers(extent(step.num_tokens, qkv_size, qkv_stride), TG_F32);
-    tg_run_rope_store(&(tg_rope_store){.qkv = qkv, .kv_cache = step.kv_cache, .cos = step.cos, .sin = step.sin,
+    tg_run_rope_store(&(tg_rope_store){.qkv = qkv, .kv_cache = step.kv_cache, .cos = made.cos, .sin = made.sin,
                                        .positions = step.positions, .slot_mapping = step.slot_mapping,
                                        .num_tokens = step.num_tokens, .qkv_stride = qkv_stride,
                                        .block_stride = step.block_stride, .num_q_heads = s->num_q_heads,
@@ -205,36 +211,50 @@ static void check_rope_store_and_attention(void) {
                                      .num_requests = (int32_t)step.num_requests, .num_q_heads = s->num_q_heads,
                                      .num_kv_heads = s->num_kv_heads, .head_dim = s->head_dim,
                                      .block_size = s->block_size, .kv_dtype = step.kv_dtype, .out_dtype = out_dtype,
-                                     .window = *window, .scale = step.scale,
+                                     .window = *window, .scale = 0.125f,
                                      .soft_cap = *window == 7 ? 30.0f : 0.0f});
     free_blocks();
   }
 }
 
-static void check_layer(void) {
+static void check_model(void) {
   EACH(int, packing, TG_PACKED_F32, TG_PACKED_BF16, TG_PACKED_BF16_PAIRS)
   EACH(int, kv_dtype, TG_F32, TG_BF16) {
     if (!can_run(*packing, 0)) continue;
     const shape s = {6, 2, 20, 16};
-    const int64_t hidden_size = 50, intermediate = 70, q_size = s.num_q_heads * s.head_dim;
+    const int64_t hidden_size = 50, intermediate = 70, vocab_size = 37, q_size = s.num_q_heads * s.head_dim;
     const int64_t qkv_size = q_size + 2 * s.num_kv_heads * s.head_dim;
-    tg_step step = step_of(s, *kv_dtype);
-    step.hidden_size = (int32_t)hidden_size;
-    step.x_dtype = dtype_read(*packing);
+    const int x_dtype = dtype_read(*packing);
+    const prepared made = step_of(s, *kv_dtype);
+    tg_step step = made.step;
+    int64_t *token_ids = block(step.num_tokens * 8), *sampled_rows = block(2 * 8);
+    for (int64_t i = 0; i < step.num_tokens; i++) token_ids[i] = i * 7 % vocab_size;
+    sampled_rows[0] = 0, sampled_rows[1] = step.num_tokens - 1;
+    step.token_ids = token_ids, step.sampled_rows = sampled_rows, step.num_sampled = 2;
     step.hidden = numbers(step.num_tokens * hidden_size, TG_F32);
-    step.normed = numbers(step.num_tokens * hidden_size, step.x_dtype);
+    step.normed = numbers(step.num_tokens * hidden_size, x_dtype);
     step.qkv = numbers(step.num_tokens * qkv_size, TG_F32);
-    step.attended = numbers(step.num_tokens * q_size, step.x_dtype);
-    step.gated = numbers(step.num_tokens * intermediate, step.x_dtype);
-    const tg_layer layer = {
-        .attention_norm = numbers(hidden_size, TG_F32),
-        .mlp_norm = numbers(hidden_size, TG_F32),
-        .qkv = linear(hidden_size, qkv_size, *packing, false, true, TG_F32),
-        .attention_out = linear(q_size, hidden_size, *packing, false, false, TG_F32),
-        .gate_up = linear(hidden_size, 2 * intermediate, *packing, true, false, TG_F32),
-        .down = linear(intermediate, hidden_size, *packing, false, false, TG_F32),
-    };
-    tg_run_layer(&layer, &step);
+    step.attended = numbers(step.num_tokens * q_size, x_dtype);
+    step.gated = numbers(step.num_tokens * intermediate, x_dtype);
+    step.logits = numbers(step.num_sampled * vocab_size, TG_F32);
+    tg_layer layers[NUM_LAYERS];
+    for (int i = 0; i < NUM_LAYERS; i++)
+      layers[i] = (tg_layer){
+          .attention_norm = numbers(hidden_size, TG_F32),
+          .mlp_norm = numbers(hidden_size, TG_F32),
+          .qkv = linear(hidden_size, qkv_size, *packing, false, true, TG_F32),
+          .attention_out = linear(q_size, hidden_size, *packing, false, false, TG_F32),
+          .gate_up = linear(hidden_size, 2 * intermediate, *packing, true, false, TG_F32),
+          .down = linear(intermediate, hidden_size, *packing, false, false, TG_F32),
+      };
+    const tg_linear head = linear(hidden_size, vocab_size, *packing, false, false, TG_F32);
+    const tg_model model = {.layers = layers, .head = &head, .final_norm = numbers(hidden_size, TG_F32), .cos = made.cos,
+                            .sin = made.sin, .num_layers = NUM_LAYERS, .hidden_size = (int32_t)hidden_size,
+                            .num_q_heads = s.num_q_heads, .num_kv_heads = s.num_kv_heads, .head_dim = s.head_dim,
+                            .is_tied = 1, .x_dtype = x_dtype, .eps = 1e-5f, .scale = 0.125f};
+    tg_run_model(&model, &step);
+    step.num_sampled = 0; /* as with chunks of prompts only */
+    tg_run_model(&model, &step);
     free_blocks();
   }
 }
@@ -254,7 +274,7 @@ int main(int argc, char **argv) {
     check_embed();
     check_argmax();
     check_rope_store_and_attention();
-    check_layer();
+    check_model();
     tg_stop();
     printf("%s\n", *isa);
     fflush(stdout);
