@@ -34,7 +34,7 @@ class EngineSettings:
     device: str = "auto"
     """`cpu`, `cuda`, or `auto`: cuda when torch sees a device."""
     dtype: str = "auto"
-    """`float32`, `bfloat16`, `float16`, or `auto`: float32 on a CPU, the checkpoint's own on a GPU."""
+    """`float32`, `bfloat16`, `float16`, or `auto`: the checkpoint's own, but on a CPU float32 for all but bfloat16."""
     cpu_isa: str = "auto"
     """Instruction set of the CPU kernels: one of `CPU_ISAS`; `auto`: the best of the processor; `none`: plain torch."""
     max_model_len: int | None = None

@@ -33,14 +33,19 @@ def choose_device(wanted: str) -> torch.device:
             raise InvalidSetting("--device", f"{wanted} is unknown; use auto, cpu or cuda")
 
 
-def choose_dtype(wanted: str, config: ModelConfig, device: torch.device) -> torch.dtype:
+def choose_dtype(wanted: str, config: ModelConfig, device: torch.device, has_cpu_kernels: bool) -> torch.dtype:
     """The number format that `--dtype` means for this checkpoint on this device.
+
+    On a CPU `auto` keeps bfloat16 weights as they are for the CPU kernels, which add up in fp32; torch is slow at
+    bfloat16 there, and float16 has no kernels.
 
     Raises:
         InvalidSetting: an unknown name.
     """
     if wanted == "auto":
-        return torch.float32 if device.type == "cpu" else DTYPES[config.dtype]
+        own = DTYPES[config.dtype]
+        is_kept = device.type != "cpu" or (has_cpu_kernels and own is torch.bfloat16)
+        return own if is_kept else torch.float32
     if wanted not in DTYPES:
         raise InvalidSetting("--dtype", f"{wanted} is unknown; use auto, {', '.join(DTYPES)}")
     return DTYPES[wanted]

@@ -159,16 +159,17 @@ def _build_decoder(
 def _load_weights(
     settings: EngineSettings, files: ModelFiles, device: torch.device
 ) -> tuple[ModelConfig, torch.dtype, DecoderWeights]:
+    has_cpu_kernels = settings.cpu_isa != "none" and load_library() is not None
     try:
         match files.format:
             case ModelFormat.GGUF:
                 gguf = open_gguf(files.path)
                 config = read_gguf_config(gguf)
-                dtype = choose_dtype(settings.dtype, config, device)
+                dtype = choose_dtype(settings.dtype, config, device, has_cpu_kernels)
                 return config, dtype, load_gguf(gguf, config, dtype, device)
             case ModelFormat.SAFETENSORS:
                 config = read_hf_config(files.path)
-                dtype = choose_dtype(settings.dtype, config, device)
+                dtype = choose_dtype(settings.dtype, config, device, has_cpu_kernels)
                 return config, dtype, load_safetensors(files.path, config, dtype, device)
     except torch.OutOfMemoryError as error:
         raise ModelNotSupported(

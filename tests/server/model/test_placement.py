@@ -30,22 +30,27 @@ def test_a_device_that_is_not_there_is_refused(monkeypatch: pytest.MonkeyPatch, 
 
 
 @pytest.mark.parametrize(
-    ("wanted", "device", "expected"),
+    ("wanted", "own", "device", "has_cpu_kernels", "expected"),
     [
-        ("auto", CPU, torch.float32),
-        ("auto", CUDA, torch.bfloat16),
-        ("bfloat16", CPU, torch.bfloat16),
-        ("float16", CUDA, torch.float16),
-        ("float32", CUDA, torch.float32),
+        pytest.param("auto", "bfloat16", CPU, True, torch.bfloat16, id="the kernels read bfloat16 as it is"),
+        pytest.param("auto", "bfloat16", CPU, False, torch.float32, id="torch is slow at it"),
+        pytest.param("auto", "float16", CPU, True, torch.float32, id="no kernels, and bfloat16 would lose digits"),
+        pytest.param("auto", "float32", CPU, True, torch.float32, id="nothing is lost unasked"),
+        pytest.param("auto", "bfloat16", CUDA, False, torch.bfloat16, id="a GPU takes the checkpoint's own"),
+        pytest.param("bfloat16", "float32", CPU, False, torch.bfloat16, id="asked for on a CPU"),
+        pytest.param("float16", "bfloat16", CUDA, False, torch.float16, id="asked for on a GPU"),
+        pytest.param("float32", "bfloat16", CUDA, False, torch.float32, id="asked for, wider than the checkpoint"),
     ],
 )
-def test_a_dtype_is_chosen(wanted: str, device: torch.device, expected: torch.dtype) -> None:
-    assert choose_dtype(wanted, small_config(dtype="bfloat16"), device) is expected
+def test_a_dtype_is_chosen(
+    wanted: str, own: str, device: torch.device, has_cpu_kernels: bool, expected: torch.dtype
+) -> None:
+    assert choose_dtype(wanted, small_config(dtype=own), device, has_cpu_kernels) is expected
 
 
 def test_an_unknown_dtype_is_refused() -> None:
     with pytest.raises(InvalidSetting, match=r"--dtype: int8 is unknown; use auto, float32"):
-        choose_dtype("int8", small_config(), CPU)
+        choose_dtype("int8", small_config(), CPU, has_cpu_kernels=True)
 
 
 def test_threads_never_pass_the_limit_nor_what_torch_was_given(monkeypatch: pytest.MonkeyPatch) -> None:

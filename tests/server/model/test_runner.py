@@ -17,7 +17,7 @@ from tidegate_server.model.runner import ModelRunner, load_runner
 from tidegate_server.model_source import resolve_model
 from tidegate_server.settings import EngineSettings
 
-SETTINGS = EngineSettings(device="cpu", num_kv_blocks=8)
+SETTINGS = EngineSettings(device="cpu", dtype="float32", num_kv_blocks=8)
 GREEDY = SamplingParams(max_tokens=8, temperature=0.0)
 CONFIG = {
     "architectures": ["LlamaForCausalLM"],
