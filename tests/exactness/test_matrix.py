@@ -143,3 +143,14 @@ def advance(driver: Driver, due: dict[str, int]) -> None:
         if name in driver.answers and len(driver.answers[name].token_ids) >= num_tokens:
             driver.engine.scheduler.preempt(name, 0.0, "the test says so")
             del due[name]
+
+
+@pytest.mark.skipif(LIBRARY is None, reason="the CPU kernels were not built")
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_instruction_sets_give_the_same_bits(dtype: str) -> None:
+    assert LIBRARY is not None
+    # Pairs of bfloat16 are rounded before they are multiplied: another kind of arithmetic.
+    isas = [isa for isa in LIBRARY.supported_isas() if dtype == "float32" or isa != "avx512bf16"]
+    of_each = [undisturbed(isa, dtype).answers for isa in isas]
+    for answers in of_each[1:]:
+        assert answers == of_each[0]
