@@ -13,6 +13,7 @@ import pytest
 from openai.types.chat import ChatCompletionMessageParam
 
 from tests.server.running_server import TIMEOUT_S, RunningServer, run_tidegate, wait_for_status
+from tidegate_kernels.cpu.library import load_library
 
 MODEL = "smollm2-135m-instruct"
 QUESTION: list[ChatCompletionMessageParam] = [{"role": "user", "content": "What is the capital of France?"}]
@@ -113,7 +114,8 @@ def test_the_ops_port_tells_the_work_done(served: RunningServer) -> None:
     load = httpx.get(f"{ops}/load", timeout=30).json()
     assert (load["model"], load["state"], load["kv_blocks_total"]) == (MODEL, "ready", 128)
     metrics = httpx.get(f"{ops}/metrics", timeout=30).text
-    assert 'vllm:cache_config_info{block_size="16",cache_dtype="' in metrics
+    cache_dtype = "bfloat16" if load_library() is not None else "float32"
+    assert f'vllm:cache_config_info{{block_size="16",cache_dtype="{cache_dtype}"' in metrics
     assert "nan" not in metrics.lower()
 
 

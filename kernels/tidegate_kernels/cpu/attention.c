@@ -279,13 +279,9 @@ static const void *pack_keys(const tg_attention *op, const tile *t, int64_t firs
   for (int key = v * 16; key < v * 16 + 16 && key < end; key++) {
     const void *source = find(op, t, first + key, false);
     for (int d = 0; d < head_dim; d++) {
-      float *lane = packed + d * 16 + key % 16;
-      if (op->kv_dtype == TG_BF16) {
-        const uint32_t wide = (uint32_t)((const uint16_t *)source)[d * block_size] << 16;
-        memcpy(lane, &wide, sizeof wide);
-      } else {
-        *lane = ((const float *)source)[d * block_size];
-      }
+      const void *number = at(source, (int64_t)d * block_size, op->kv_dtype);
+      packed[d * 16 + key % 16] =
+          op->kv_dtype == TG_BF16 ? from_bf16(*(const uint16_t *)number) : *(const float *)number;
     }
   }
   return packed;
@@ -352,13 +348,7 @@ static void store_row(const tg_attention *op, const float *weighted, float total
   for (int d = 0; d < op->head_dim; d += 16) {
     const int count = op->head_dim - d < 16 ? op->head_dim - d : 16;
     const vec x = vec_div(vec_load(weighted + d), divisor);
-    if (op->out_dtype == TG_BF16) {
-      if (count == 16) vec_store_bf16((uint16_t *)op->out + at + d, x);
-      else vec_store_bf16_first((uint16_t *)op->out + at + d, x, count);
-    } else {
-      if (count == 16) vec_store((float *)op->out + at + d, x);
-      else vec_store_first((float *)op->out + at + d, x, count);
-    }
+    vec_store_as(op->out, at + d, x, count, op->out_dtype);
   }
 }
 

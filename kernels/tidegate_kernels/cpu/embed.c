@@ -2,13 +2,6 @@
 #include "kernels.h"
 #include "simd.h"
 
-static float from_bf16(uint16_t bits) {
-  uint32_t wide = (uint32_t)bits << 16;
-  float value;
-  memcpy(&value, &wide, sizeof value);
-  return value;
-}
-
 static void embed(const tg_linear *head, int64_t token_id, float *y) {
   const int64_t k = head->k, first = (token_id / TG_PANEL) * TG_PANEL * k, lane = token_id % TG_PANEL;
   switch (head->packing) {

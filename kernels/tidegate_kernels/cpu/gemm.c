@@ -165,16 +165,6 @@ static int group_width(int64_t m) {
   return WIDTH_OF_MANY_ROWS;
 }
 
-TG_INLINE void store_lanes(void *y, int64_t i, vec v, int count, int dtype) {
-  if (dtype == TG_BF16) {
-    if (count == TG_PANEL) vec_store_bf16((uint16_t *)y + i, v);
-    else vec_store_bf16_first((uint16_t *)y + i, v, count);
-  } else {
-    if (count == TG_PANEL) vec_store((float *)y + i, v);
-    else vec_store_first((float *)y + i, v, count);
-  }
-}
-
 TG_INLINE vec with_bias(const tg_linear *linear, vec sums, int64_t first, int count) {
   if (!linear->bias) return sums;
   const float *bias = linear->bias + first;
@@ -195,7 +185,7 @@ static void finish(const tg_gemm *op, const float *sums, int64_t panel, int num_
         vec up = with_bias(linear, vec_load(pair + TG_PANEL), half + first, count);
         vec denominator = vec_add(vec_set(1.0f), vec_exp(vec_sub(vec_zero(), gate)));
         vec y = vec_mul(vec_div(gate, denominator), up);
-        store_lanes(op->y, (row + r) * op->y_stride + first, y, count, op->y_dtype);
+        vec_store_as(op->y, (row + r) * op->y_stride + first, y, count, op->y_dtype);
       }
     }
     return;
@@ -210,7 +200,7 @@ static void finish(const tg_gemm *op, const float *sums, int64_t panel, int num_
         const float *before = (const float *)op->y + i;
         y = vec_add(count == TG_PANEL ? vec_load(before) : vec_load_first(before, count), y);
       }
-      store_lanes(op->y, i, y, count, op->y_dtype);
+      vec_store_as(op->y, i, y, count, op->y_dtype);
     }
   }
 }
@@ -258,13 +248,8 @@ static void product(const tg_gemm *op, int64_t panel, int num_panels, int width)
   }
 }
 
-static int64_t num_panels_of(const tg_linear *linear) {
-  const int64_t outputs = linear->is_halved ? linear->n / 2 : linear->n;
-  return (outputs + TG_PANEL - 1) / TG_PANEL * (linear->is_halved ? 2 : 1);
-}
-
 void TG_NAME(gemm_kernel)(const tg_gemm *op, tg_counter *counter) {
-  const int64_t num_panels = num_panels_of(op->linear);
+  const int64_t num_panels = tg_num_panels(op->linear);
   const int width = group_width(op->m), step = op->epilogue == TG_SILU_MUL ? 2 : 1;
   const int group = width > step ? width : step;
   const int num_threads = tg_pool_size();

@@ -49,9 +49,7 @@ static void pack_panel(const tg_pack_op *op, int64_t panel) {
 }
 
 void tg_pack_kernel(const tg_pack_op *op, tg_counter *counter) {
-  const tg_linear *linear = op->linear;
-  const int64_t outputs = linear->is_halved ? linear->n / 2 : linear->n;
-  const int64_t num_panels = (outputs + TG_PANEL - 1) / TG_PANEL * (linear->is_halved ? 2 : 1);
+  const int64_t num_panels = tg_num_panels(op->linear);
   int64_t begin, end;
   while (tg_take(counter, 4, num_panels, &begin, &end))
     for (int64_t panel = begin; panel < end; panel++) pack_panel(op, panel);

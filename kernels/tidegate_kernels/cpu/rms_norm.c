@@ -4,16 +4,6 @@
 #include "kernels.h"
 #include "simd.h"
 
-TG_INLINE void store(void *y, int64_t i, vec v, int count, int dtype) {
-  if (dtype == TG_BF16) {
-    if (count == 16) vec_store_bf16((uint16_t *)y + i, v);
-    else vec_store_bf16_first((uint16_t *)y + i, v, count);
-  } else {
-    if (count == 16) vec_store((float *)y + i, v);
-    else vec_store_first((float *)y + i, v, count);
-  }
-}
-
 static void normalise(const tg_rms_norm *op, int64_t row) {
   const float *x = op->x + (op->rows ? op->rows[row] : row) * op->x_stride;
   const int64_t n = op->n, whole = n & ~(int64_t)15, rest = n - whole;
@@ -30,10 +20,10 @@ static void normalise(const tg_rms_norm *op, int64_t row) {
   const int size = op->y_dtype == TG_BF16 ? 2 : 4;
   char *y = (char *)op->y + row * op->y_stride * size;
   for (int64_t i = 0; i < whole; i += 16)
-    store(y, i, vec_mul(vec_mul(vec_load(x + i), inverse), vec_load(op->weight + i)), 16, op->y_dtype);
+    vec_store_as(y, i, vec_mul(vec_mul(vec_load(x + i), inverse), vec_load(op->weight + i)), 16, op->y_dtype);
   if (rest) {
     vec v = vec_mul(vec_load_first(x + whole, (int)rest), inverse);
-    store(y, whole, vec_mul(v, vec_load_first(op->weight + whole, (int)rest)), (int)rest, op->y_dtype);
+    vec_store_as(y, whole, vec_mul(v, vec_load_first(op->weight + whole, (int)rest)), (int)rest, op->y_dtype);
   }
 }
 

@@ -6,6 +6,8 @@
 #include <stdint.h>
 #include <string.h>
 
+#include "tidegate_cpu.h"
+
 #define TG_INLINE static inline __attribute__((always_inline))
 
 #ifdef __AVX512F__
@@ -128,6 +130,25 @@ TG_INLINE void vec_store_bf16_first(uint16_t *p, vec v, int count) {
   uint16_t lanes[16];
   vec_store_bf16(lanes, v);
   memcpy(p, lanes, (size_t)count * sizeof(uint16_t));
+}
+
+/* The first `count` lanes to element `i` of an array of `dtype`, an enum tg_dtype. */
+TG_INLINE void vec_store_as(void *p, int64_t i, vec v, int count, int dtype) {
+  if (dtype == TG_BF16) {
+    if (count == 16) vec_store_bf16((uint16_t *)p + i, v);
+    else vec_store_bf16_first((uint16_t *)p + i, v, count);
+  } else {
+    if (count == 16) vec_store((float *)p + i, v);
+    else vec_store_first((float *)p + i, v, count);
+  }
+}
+
+/* One bfloat16 as fp32. */
+TG_INLINE float from_bf16(uint16_t bits) {
+  const uint32_t wide = (uint32_t)bits << 16;
+  float value;
+  memcpy(&value, &wide, sizeof value);
+  return value;
 }
 
 /* Sum and maximum over the lanes, always in the same order: lane i with lane i + 8, then 4, 2, 1. By shuffles: a loop

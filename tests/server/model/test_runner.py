@@ -9,6 +9,7 @@ import torch
 from safetensors.torch import save_file
 
 from tests.server.model.gguf_writing import small_tensors, write_gguf
+from tidegate_kernels.cpu.library import load_library
 from tidegate_server.engine.batch import Batch, LoadedRunner, RequestId, RunnerBroken, ScheduledRequest
 from tidegate_server.engine.sampling_params import SamplingParams
 from tidegate_server.errors import BadLogits, InvalidSetting, StartError
@@ -57,11 +58,13 @@ def draw(runner: ModelRunner, *requests: ScheduledRequest) -> list[tuple[str, in
     return [(t.request_id, t.token_id) for t in runner.run(Batch(step=1, scheduled=requests))]
 
 
-def test_the_engine_reads_what_it_must_know(runner: ModelRunner) -> None:
+def test_the_engine_reads_what_it_must_know(runner: ModelRunner, request: pytest.FixtureRequest) -> None:
     loaded: LoadedRunner = runner
     assert (loaded.max_model_len, loaded.num_kv_blocks, loaded.block_size, loaded.vocab_size) == (64, 8, 16, 40)
     assert (loaded.eos_token_ids, loaded.device, loaded.dtype) == ((2,), "cpu", "float32")
-    assert loaded.kernels == "torch" or loaded.kernels.startswith("cpu-")
+    library = load_library()
+    is_torch = request.node.callspec.params["runner"] == "none" or library is None
+    assert loaded.kernels == ("torch" if is_torch or library is None else f"cpu-{library.isa()}")
 
 
 def test_only_requests_that_draw_get_a_token(runner: ModelRunner) -> None:
