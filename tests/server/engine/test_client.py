@@ -14,14 +14,15 @@ from tidegate_server.engine.sampling_params import SamplingParams
 from tidegate_server.errors import EngineError, InvalidRequest, Overloaded
 from tidegate_server.settings import EngineSettings
 
-FOREVER = SamplingParams(max_tokens=5000)
+FOREVER = SamplingParams(max_tokens=300_000)
+ENDLESS = [10_000]  # a prompt after which no count ever comes to a token that fails
 
 
 def with_engine(body: Callable[[LocalEngine], Awaitable[None]], **settings: int) -> LocalEngine:
     """Run `body` on a ready engine with a large context, and shut the engine down."""
 
     async def main() -> LocalEngine:
-        runner = CountingRunner(num_kv_blocks=3000, max_model_len=10_000, vocab_size=1_000_000)
+        runner = CountingRunner(num_kv_blocks=100_000, max_model_len=400_000, vocab_size=1_000_000)
         engine = LocalEngine(runner, EngineSettings(**settings))  # type: ignore[arg-type]  # numbers only, in these tests
         await engine.ready()
         try:
@@ -55,7 +56,7 @@ def test_many_requests_stream_at_once() -> None:
 
 def test_closing_a_stream_aborts_its_request() -> None:
     async def body(engine: LocalEngine) -> None:
-        async with engine.submit("a", [1], FOREVER) as stream:
+        async with engine.submit("a", ENDLESS, FOREVER) as stream:
             await anext(stream)
         await until_ended(engine, EventKind.ABORTED, "a")
 
@@ -65,7 +66,7 @@ def test_closing_a_stream_aborts_its_request() -> None:
 
 def test_cancelling_a_reader_aborts_its_request_and_no_other() -> None:
     async def body(engine: LocalEngine) -> None:
-        reading = asyncio.ensure_future(collect(engine, "a", [1], max_tokens=5000))
+        reading = asyncio.ensure_future(collect(engine, "a", ENDLESS, max_tokens=300_000))
         other = asyncio.ensure_future(collect(engine, "b", [500], max_tokens=300))
         await until_ended(engine, EventKind.FIRST_TOKEN, "a")
         reading.cancel()
@@ -79,7 +80,7 @@ def test_cancelling_a_reader_aborts_its_request_and_no_other() -> None:
 
 def test_abort_ends_the_stream_with_a_reason() -> None:
     async def body(engine: LocalEngine) -> None:
-        stream = engine.submit("a", [1], FOREVER)
+        stream = engine.submit("a", ENDLESS, FOREVER)
         outputs: list[RequestOutput] = [await anext(stream)]
         engine.abort("a")
         engine.abort("a")
@@ -92,8 +93,8 @@ def test_abort_ends_the_stream_with_a_reason() -> None:
 
 def test_what_can_never_run_is_refused_before_it_is_sent() -> None:
     async def body(engine: LocalEngine) -> None:
-        with pytest.raises(InvalidRequest, match="context holds 10000 tokens"):
-            engine.submit("a", list(range(10_000)), FOREVER)
+        with pytest.raises(InvalidRequest, match="context holds 400000 tokens"):
+            engine.submit("a", [1] * 400_000, FOREVER)
         assert engine.num_open == 0
 
     with_engine(body)
@@ -101,7 +102,7 @@ def test_what_can_never_run_is_refused_before_it_is_sent() -> None:
 
 def test_an_id_stays_taken_until_the_engines_last_word() -> None:
     async def body(engine: LocalEngine) -> None:
-        stream = engine.submit("a", [1], FOREVER)
+        stream = engine.submit("a", ENDLESS, FOREVER)
         with pytest.raises(InvalidRequest, match="is running already"):
             engine.submit("a", [2], FOREVER)
         await stream.aclose()
@@ -144,7 +145,7 @@ def test_subscribers_see_every_step_and_a_broken_one_harms_nobody() -> None:
 
 def test_a_broken_engine_fails_every_stream_and_takes_nothing_more() -> None:
     async def body(engine: LocalEngine) -> None:
-        stream = engine.submit("a", [10_000], FOREVER)
+        stream = engine.submit("a", ENDLESS, FOREVER)
         await anext(stream)
         assert not engine.failed.is_set()
         deadly = engine.submit("deadly", [DEADLY_TOKEN], FOREVER)
@@ -187,6 +188,6 @@ def test_the_snapshot_follows_the_engine() -> None:
         await collect(engine, "a", [1])
         snapshot = engine.snapshot()
         assert snapshot.state is ServerState.READY
-        assert (snapshot.num_running, snapshot.num_requests, snapshot.kv_blocks_total) == (0, 1, 3000)
+        assert (snapshot.num_running, snapshot.num_requests, snapshot.kv_blocks_total) == (0, 1, 100_000)
 
     with_engine(body)
