@@ -14,10 +14,10 @@ SPAN = 256
 _MAX_QUERIES = 256
 """Queries of one prompt that go through together; bounds the scores' memory, and lets early queries skip late spans."""
 
-_KEY_COUNTS = (64, 192, SPAN)
-"""A span that its request does not fill is read up to the next of these: keys of no weight at its end change no bit,
-and reading all 256 took decoding at a context of 300 nearly half as long again. Torch's sum takes 64 numbers at a time
-and the rest in another order, hence multiples of 64; and MKL's product with 128 keys has other bits with AVX2."""
+_KEY_COUNTS = (64, SPAN)
+"""A span that its request does not fill is read up to the next of these: keys of no weight at its end change no bit.
+Torch's sum takes 64 numbers at a time and the rest in another order, hence multiples of 64; and MKL's products with 128
+and 192 keys have other bits than those with 256 on some processors with AVX2, for rows that see keys past the 128th."""
 
 _ROW_MULTIPLE = 12
 """The CPU's matrix library has kernels of its own for few rows, which sum in another order: seen with MKL on AVX-512

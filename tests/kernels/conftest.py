@@ -3,7 +3,9 @@
 import os
 import sys
 from collections.abc import Iterator
+from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch.utils import deterministic
@@ -23,6 +25,23 @@ if INTERPRETED:
 @pytest.fixture(scope="session")
 def device() -> torch.device:
     return torch.device("cpu" if INTERPRETED else "cuda")
+
+
+@pytest.fixture
+def rows_multiplied_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let the interpreter's products take one row after the other, as a GPU's tiles take them alike.
+
+    numpy's own give a row other bits in another place, on some processors with AVX2.
+    """
+    if not INTERPRETED:
+        return
+    from triton.runtime import interpreter
+
+    def create_dot(builder: Any, a: Any, b: Any, d: Any, input_precision: Any, max_num_imprecise_acc: Any) -> Any:
+        rows = [np.matmul(row, b.data, dtype=d.data.dtype) for row in a.data]
+        return interpreter.TensorHandle(np.stack(rows) + d.data, d.dtype.scalar)
+
+    monkeypatch.setattr(interpreter.InterpreterBuilder, "create_dot", create_dot)
 
 
 @pytest.fixture(autouse=True)

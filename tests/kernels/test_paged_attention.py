@@ -58,6 +58,7 @@ def test_any_power_of_two_is_a_block_size(block_size: int, device: torch.device)
     check(paged_step([(SPAN + 20, 7), (30, 1)], Shape(block_size=block_size), device))
 
 
+@pytest.mark.usefixtures("rows_multiplied_alone")
 def test_a_request_has_the_same_bits_alone_and_in_a_batch(device: torch.device) -> None:
     step = paged_step(MIXED, Shape(), device)
     together = paged_attention(*step.inputs)
@@ -65,6 +66,7 @@ def test_a_request_has_the_same_bits_alone_and_in_a_batch(device: torch.device) 
         assert torch.equal(paged_attention(*step.alone(r).inputs), together[step.queries_of(r)])
 
 
+@pytest.mark.usefixtures("rows_multiplied_alone")
 def test_a_prompt_has_the_same_bits_however_it_is_cut(device: torch.device) -> None:
     step = paged_step([(SPAN + 8, 30)], Shape(num_q_heads=3, num_kv_heads=1), device)
     whole = paged_attention(*step.inputs)
