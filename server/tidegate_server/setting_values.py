@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Callable
+from enum import StrEnum
 from pathlib import Path
 
 Parse = Callable[[str], object]
@@ -39,6 +40,15 @@ def one_of(*choices: str) -> Parse:
         if raw not in choices:
             raise ValueError(f"{raw!r} is not one of {', '.join(choices)}")
         return raw
+
+    return parse
+
+
+def member_of(kind: type[StrEnum]) -> Parse:
+    check = one_of(*kind)
+
+    def parse(raw: str) -> StrEnum:
+        return kind(str(check(raw)))
 
     return parse
 

@@ -27,6 +27,14 @@ class PreemptionMode(StrEnum):
     RECOMPUTE = "recompute"
 
 
+class Quantization(StrEnum):
+    """In which numbers the CPU kernels keep weights; elsewhere all weights are de-quantised."""
+
+    AUTO = "auto"  # as the checkpoint stores them
+    INT8 = "int8"  # 8 bits, quantised while they are loaded
+    NONE = "none"  # in the dtype
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineSettings:
     """What the engine process needs; crosses to it pickled."""
@@ -35,6 +43,8 @@ class EngineSettings:
     """`cpu`, `cuda`, or `auto`: cuda when torch sees a device."""
     dtype: str = "auto"
     """`float32`, `bfloat16`, `float16`, or `auto`: the checkpoint's own, but on a CPU float32 for all but bfloat16."""
+    quantization: Quantization = Quantization.AUTO
+    """Numbers of the weights on a CPU: `auto`: as a GGUF file has them; `int8`; `none`: in the dtype."""
     cpu_isa: str = "auto"
     """Instruction set of the CPU kernels: one of `CPU_ISAS`; `auto`: the best of the processor; `none`: plain torch."""
     max_model_len: int | None = None
@@ -129,6 +139,13 @@ OPTIONS: Mapping[str, tuple[Option, ...]] = {
             "DTYPE",
         ),
         Option(
+            "--quantization",
+            "quantization",
+            values.member_of(Quantization),
+            "weights on a CPU: auto, as a GGUF file has them; int8; or none, in the dtype",
+            "MODE",
+        ),
+        Option(
             "--cpu-isa",
             "cpu_isa",
             values.one_of(*CPU_ISAS),
@@ -162,7 +179,7 @@ OPTIONS: Mapping[str, tuple[Option, ...]] = {
         Option(
             "--preemption-mode",
             "preemption_mode",
-            values.one_of(*(mode.value for mode in PreemptionMode)),
+            values.member_of(PreemptionMode),
             "what a preempted request gives up: recompute",
             "MODE",
         ),
@@ -235,9 +252,7 @@ def _parsed(option: Option, given: _Given) -> object:
         value = option.parse(given.raw)
     except ValueError as error:
         raise InvalidSetting(given.name, str(error)) from None
-    if option.is_switch:
-        return not value
-    return PreemptionMode(str(value)) if option.field == "preemption_mode" else value
+    return not value if option.is_switch else value
 
 
 def _given_on(arguments: Sequence[str]) -> dict[str, _Given]:

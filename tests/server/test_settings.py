@@ -18,6 +18,7 @@ VALUES: dict[str, tuple[str, str]] = {
     "--served-model-name": ("mine", " "),
     "--device": ("cpu", "tpu"),
     "--dtype": ("bfloat16", "bf16"),
+    "--quantization": ("int8", "fp8"),
     "--cpu-isa": ("avx2", "sse"),
     "--max-model-len": ("2048", "0"),
     "--seed": ("7", "-1"),

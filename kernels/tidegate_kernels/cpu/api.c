@@ -10,6 +10,7 @@
   {tg_gemm_kernel_##isa,      tg_rms_norm_kernel_##isa, tg_rope_store_kernel_##isa, tg_attention_kernel_##isa,     \
    tg_embed_kernel_##isa,     tg_argmax_kernel_##isa}
 
+/* Every processor with AVX2 has F16C too, which older compilers cannot ask for. */
 static bool has_avx2(void) { return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma"); }
 static bool has_avx512(void) {
   return has_avx2() && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
@@ -95,15 +96,19 @@ void tg_run_model(const tg_model *model, const tg_step *step) {
 
 typedef struct {
   tg_counter counter;
-  tg_pack_op op;
+  const tg_part *part;
 } pack_call;
 
 static void pack_body(void *arg) {
   pack_call *call = arg;
-  tg_pack_kernel(&call->op, &call->counter);
+  tg_pack_kernel(call->part, &call->counter);
 }
 
-void tg_pack(const tg_linear *linear, const void *source, int64_t stride, int32_t dtype) {
-  pack_call call = {.op = {linear, source, stride, dtype}};
+void tg_pack(const tg_part *part) {
+  pack_call call = {.part = part};
   tg_pool_run(pack_body, &call);
 }
+
+int64_t tg_panel_bytes(int32_t packing, int64_t k) { return tg_size_of_panel(packing, k); }
+int64_t tg_block_inputs(int32_t packing) { return tg_quantization_of(packing).inputs; }
+int64_t tg_block_bytes(int32_t packing) { return tg_quantization_of(packing).source_bytes; }

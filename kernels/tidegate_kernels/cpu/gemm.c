@@ -5,6 +5,7 @@
  * depend on nothing else. There is no blocking over inputs, for it would not pay: a panel of 1,536 inputs stays in the
  * second-level cache. */
 #include "kernels.h"
+#include "quantized.h"
 #include "simd.h"
 
 /* Panels of the widest group that goes through together. */
@@ -13,10 +14,12 @@
 #ifdef __AVX512F__
 #define MAX_HEIGHT 14
 #define WIDTH_OF_MANY_ROWS 2
+#define QUANTIZED_WIDTH 4
 static const int max_height[MAX_WIDTH + 1] = {[1] = 14, [2] = 14, [4] = 6};
 #else
 #define MAX_HEIGHT 6
 #define WIDTH_OF_MANY_ROWS 1
+#define QUANTIZED_WIDTH 2
 static const int max_height[MAX_WIDTH + 1] = {[1] = 6, [2] = 3, [4] = 1};
 #endif
 
@@ -26,6 +29,9 @@ static const int max_height[MAX_WIDTH + 1] = {[1] = 6, [2] = 3, [4] = 1};
 
 /* From so many tiles on, widening bfloat16 weights once costs less than doing it in each tile. */
 #define MIN_TILES_TO_WIDEN 3
+
+/* Rows of the tallest tile that widens quantised weights as it reads them; for more rows they are widened once. */
+#define QUANTIZED_HEIGHT 2
 
 typedef void (*tile_fn)(const void *x, int64_t x_stride, const void *weight, int64_t k, float *sums);
 
@@ -99,6 +105,49 @@ TG_INLINE void tile_of_pairs(const int height, const int width, const void *x, i
 }
 #endif
 
+/* Quantised weights, widened in registers. */
+TG_INLINE void tile_of_groups(const int height, const int width, const int packing, const void *x, int64_t x_stride,
+                              const void *weight, int64_t k, float *sums) {
+  const tg_quantization form = tg_quantization_of(packing);
+  const int64_t panel_bytes = tg_size_of_panel(packing, k);
+  const float *row = x;
+  const uint8_t *next = weight;
+  vec sum[QUANTIZED_HEIGHT][MAX_WIDTH];
+#pragma GCC unroll 2
+  for (int r = 0; r < height; r++)
+#pragma GCC unroll 4
+    for (int p = 0; p < width; p++) sum[r][p] = vec_zero();
+  for (int64_t input = 0; input < k; input += form.inputs) {
+    const uint8_t *header = next;
+    next += form.header_bytes;
+    for (int g = 0; g < form.inputs; g += form.group_inputs, row += form.group_inputs, next += form.group_bytes) {
+      widening by[MAX_WIDTH];
+#pragma GCC unroll 4
+      for (int p = 0; p < width; p++) by[p] = load_widening(packing, header + p * panel_bytes, next + p * panel_bytes);
+      for (int i = 0; i < form.group_inputs; i += 4)
+#pragma GCC unroll 2
+        for (int at = 0; at < 4; at += 2) {
+          ivec w[2][MAX_WIDTH];
+#pragma GCC unroll 4
+          for (int p = 0; p < width; p++)
+            load_pair(packing, next + p * panel_bytes + form.numbers_at, i, at, &w[0][p], &w[1][p]);
+#pragma GCC unroll 2
+          for (int e = 0; e < 2; e++)
+#pragma GCC unroll 2
+            for (int r = 0; r < height; r++) {
+              vec value = vec_set(row[r * x_stride + i + at + e]);
+#pragma GCC unroll 4
+              for (int p = 0; p < width; p++) sum[r][p] = vec_fma(value, widen(packing, w[e][p], by[p]), sum[r][p]);
+            }
+        }
+    }
+  }
+#pragma GCC unroll 2
+  for (int r = 0; r < height; r++)
+#pragma GCC unroll 4
+    for (int p = 0; p < width; p++) vec_store(sums + r * SUMS_STRIDE + p * TG_PANEL, sum[r][p]);
+}
+
 #define TILE(name, height, width, packing)                                                                     \
   static __attribute__((noinline)) void name##_##height##x##width(const void *x, int64_t x_stride,              \
                                                                   const void *weight, int64_t k, float *sums) { \
@@ -108,6 +157,12 @@ TG_INLINE void tile_of_pairs(const int height, const int width, const void *x, i
   static __attribute__((noinline)) void name##_##height##x##width(const void *x, int64_t x_stride,              \
                                                                   const void *weight, int64_t k, float *sums) { \
     tile_of_pairs(height, width, x, x_stride, weight, k, sums);                                                \
+  }
+
+#define TILE_OF_GROUPS(name, height, width, packing)                                                           \
+  static __attribute__((noinline)) void name##_##height##x##width(const void *x, int64_t x_stride,              \
+                                                                  const void *weight, int64_t k, float *sums) { \
+    tile_of_groups(height, width, packing, x, x_stride, weight, k, sums);                                      \
   }
 
 /* Every tile whose sums fit into the registers, and the table of them by height and width. */
@@ -146,8 +201,24 @@ TILES(TILE, bf16, TG_PACKED_BF16)
 TILES(TILE_OF_PAIRS, pairs, TG_PACKED_BF16_PAIRS)
 #endif
 
+#define TILES_OF_GROUPS(name, packing)                                                                       \
+  TILE_OF_GROUPS(name, 1, 1, packing) TILE_OF_GROUPS(name, 2, 1, packing) TILE_OF_GROUPS(name, 1, 2, packing) \
+  TILE_OF_GROUPS(name, 2, 2, packing) TILE_OF_GROUPS(name, 1, 4, packing) TILE_OF_GROUPS(name, 2, 4, packing) \
+  static const tile_fn name[MAX_WIDTH + 1][QUANTIZED_HEIGHT + 1] = {                                          \
+      [1] = {0, name##_1x1, name##_2x1}, [2] = {0, name##_1x2, name##_2x2}, [4] = {0, name##_1x4, name##_2x4}};
+TILES_OF_GROUPS(q8_0, TG_PACKED_Q8_0)
+TILES_OF_GROUPS(q4_0, TG_PACKED_Q4_0)
+TILES_OF_GROUPS(q4_1, TG_PACKED_Q4_1)
+TILES_OF_GROUPS(q4_k, TG_PACKED_Q4_K)
+TILES_OF_GROUPS(q6_k, TG_PACKED_Q6_K)
+
 static tile_fn find_tile(int packing, int width, int height) {
   switch (packing) {
+    case TG_PACKED_Q8_0: return q8_0[width][height];
+    case TG_PACKED_Q4_0: return q4_0[width][height];
+    case TG_PACKED_Q4_1: return q4_1[width][height];
+    case TG_PACKED_Q4_K: return q4_k[width][height];
+    case TG_PACKED_Q6_K: return q6_k[width][height];
     case TG_PACKED_F32: return f32[width][height];
     case TG_PACKED_BF16: return bf16[width][height];
 #ifdef __AVX512BF16__
@@ -159,10 +230,16 @@ static tile_fn find_tile(int packing, int width, int height) {
 
 /* A group is as many panels as go through together: as wide as possible while all rows fit beside, for then each weight
  * is read once; and otherwise as wide as the tallest tiles allow. */
-static int group_width(int64_t m) {
+static int group_width(int packing, int64_t m) {
+  if (tg_is_quantized(packing)) return m <= QUANTIZED_HEIGHT ? QUANTIZED_WIDTH : WIDTH_OF_MANY_ROWS;
   for (int width = MAX_WIDTH; width > WIDTH_OF_MANY_ROWS; width /= 2)
     if (m <= max_height[width]) return width;
   return WIDTH_OF_MANY_ROWS;
+}
+
+static int64_t count_tiles(int packing, int width, int64_t m) {
+  const int height = tg_is_quantized(packing) ? QUANTIZED_HEIGHT : max_height[width];
+  return (m + height - 1) / height;
 }
 
 TG_INLINE vec with_bias(const tg_linear *linear, vec sums, int64_t first, int count) {
@@ -205,33 +282,44 @@ static void finish(const tg_gemm *op, const float *sums, int64_t panel, int num_
   }
 }
 
-/* bfloat16 weights of a group as fp32, for groups that many tiles read; exact, so the same bits either way. NULL where
- * there is no memory for it. */
-static const float *widened(const uint16_t *weight, int64_t count) {
-  float *buffer = tg_pool_scratch((size_t)count * sizeof(float));
-  if (buffer)
-    for (int64_t i = 0; i < count; i += TG_PANEL) vec_store(buffer + i, vec_load_bf16(weight + i));
+/* Whether all rows together are better served by weights as fp32. */
+static bool is_worth_widening(int packing, int64_t num_tiles) {
+  if (tg_is_quantized(packing)) return num_tiles > 1;
+  return packing == TG_PACKED_BF16 && num_tiles >= MIN_TILES_TO_WIDEN;
+}
+
+/* Weights of a group as fp32; exact, so the same bits either way. NULL where there is no memory for it. */
+static const float *widened(int packing, const char *weights, int num_panels, int64_t k) {
+  const int64_t count = k * TG_PANEL;
+  float *buffer = tg_pool_scratch((size_t)(num_panels * count) * sizeof(float));
+  for (int p = 0; buffer && p < num_panels; p++) {
+    const char *panel = weights + p * tg_size_of_panel(packing, k);
+    float *out = buffer + p * count;
+    if (tg_is_quantized(packing)) {
+      widen_panel(packing, (const uint8_t *)panel, k, ALL_LANES, out);
+      continue;
+    }
+    for (int64_t i = 0; i < count; i += TG_PANEL) vec_store(out + i, vec_load_bf16((const uint16_t *)panel + i));
+  }
   return buffer;
 }
 
 /* All rows times one group of panels. */
 static void product(const tg_gemm *op, int64_t panel, int num_panels, int width) {
   const tg_linear *linear = op->linear;
-  const int64_t panel_size = linear->k * TG_PANEL;
-  const char *weights = (const char *)linear->weight;
   int packing = linear->packing;
-  weights += panel * panel_size * (packing == TG_PACKED_F32 ? 4 : 2);
-  const int x_size = linear->packing == TG_PACKED_BF16_PAIRS ? 2 : 4;
-  const int64_t num_tiles = (op->m + max_height[width] - 1) / max_height[width];
+  const char *weights = (const char *)linear->weight + panel * tg_size_of_panel(packing, linear->k);
+  const int x_size = packing == TG_PACKED_BF16_PAIRS ? 2 : 4;
   float sums[MAX_HEIGHT * SUMS_STRIDE] __attribute__((aligned(64)));
-  if (packing == TG_PACKED_BF16 && num_tiles >= MIN_TILES_TO_WIDEN) {
-    const float *wide = widened((const uint16_t *)weights, num_panels * panel_size);
+  if (is_worth_widening(packing, count_tiles(packing, width, op->m))) {
+    const float *wide = widened(packing, weights, num_panels, linear->k);
     if (wide) {
       weights = (const char *)wide;
       packing = TG_PACKED_F32;
     }
   }
-  const int weight_size = packing == TG_PACKED_F32 ? 4 : 2;
+  const int64_t panel_bytes = tg_size_of_panel(packing, linear->k);
+  const int64_t num_tiles = count_tiles(packing, width, op->m);
   for (int64_t t = 0; t < num_tiles; t++) {
     /* Heights as equal as can be: a last tile of one row would read all weights for it alone. */
     const int64_t row = op->m * t / num_tiles;
@@ -240,8 +328,7 @@ static void product(const tg_gemm *op, int64_t panel, int num_panels, int width)
     for (int p = 0; p < num_panels;) {
       int step = width;
       while (step > num_panels - p) step /= 2;
-      const char *weight = weights + p * panel_size * weight_size;
-      find_tile(packing, step, height)(x, op->x_stride, weight, linear->k, sums + p * TG_PANEL);
+      find_tile(packing, step, height)(x, op->x_stride, weights + p * panel_bytes, linear->k, sums + p * TG_PANEL);
       p += step;
     }
     finish(op, sums, panel, num_panels, row, height);
@@ -250,7 +337,7 @@ static void product(const tg_gemm *op, int64_t panel, int num_panels, int width)
 
 void TG_NAME(gemm_kernel)(const tg_gemm *op, tg_counter *counter) {
   const int64_t num_panels = tg_num_panels(op->linear);
-  const int width = group_width(op->m), step = op->epilogue == TG_SILU_MUL ? 2 : 1;
+  const int width = group_width(op->linear->packing, op->m), step = op->epilogue == TG_SILU_MUL ? 2 : 1;
   const int group = width > step ? width : step;
   const int num_threads = tg_pool_size();
   int64_t begin, end;

@@ -4,14 +4,9 @@
 #ifndef TIDEGATE_KERNELS_H
 #define TIDEGATE_KERNELS_H
 
+#include "packing.h"
 #include "pool.h"
 #include "tidegate_cpu.h"
-
-/* Panels of a packed weight; those of a halved one are filled half by half. */
-static inline int64_t tg_num_panels(const tg_linear *linear) {
-  const int64_t parts = linear->is_halved ? 2 : 1;
-  return parts * ((linear->n / parts + TG_PANEL - 1) / TG_PANEL);
-}
 
 typedef struct {
   void (*gemm)(const tg_gemm *, tg_counter *);

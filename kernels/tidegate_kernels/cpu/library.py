@@ -11,7 +11,7 @@ The structs that its functions take are in `structs.py`, what they mean in `tide
 
 import ctypes
 from collections.abc import Callable, Sequence
-from ctypes import POINTER, c_char_p, c_int, c_int32, c_int64, c_void_p
+from ctypes import POINTER, c_char_p, c_int, c_int32, c_int64
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -21,8 +21,8 @@ from tidegate_kernels.cpu.structs import (
     TgAttention,
     TgEmbed,
     TgGemm,
-    TgLinear,
     TgModel,
+    TgPart,
     TgRmsNorm,
     TgRopeStore,
     TgStep,
@@ -48,8 +48,13 @@ class Library:
     run_embed: Callable[[TgEmbed], None]
     run_argmax: Callable[[TgArgmax], None]
     run_model: Callable[[TgModel, TgStep], None]
-    pack: Callable[[TgLinear, int, int, int], None]
-    """Lay out a weight: (linear, address of the source, its row stride in elements, its `Dtype`)."""
+    pack: Callable[[TgPart], None]
+    panel_bytes: Callable[[int, int], int]
+    """Memory of one panel: (`Packing`, inputs) to bytes."""
+    block_inputs: Callable[[int], int]
+    """What the inputs of a `Packing` are a multiple of."""
+    block_bytes: Callable[[int], int]
+    """Bytes of the GGUF block that a quantised `Packing` is made from; 0 for the others."""
     _start: Callable[[bytes | None, int, object], int]
     _stop: Callable[[], None]
     _isa: Callable[[], bytes | None]
@@ -134,10 +139,13 @@ def _declared(functions: ctypes.CDLL) -> Library:
         (functions.tg_run_attention, TgAttention),
         (functions.tg_run_embed, TgEmbed),
         (functions.tg_run_argmax, TgArgmax),
+        (functions.tg_pack, TgPart),
     ):
         function.argtypes, function.restype = [POINTER(struct)], None
     functions.tg_run_model.argtypes, functions.tg_run_model.restype = [POINTER(TgModel), POINTER(TgStep)], None
-    functions.tg_pack.argtypes, functions.tg_pack.restype = [POINTER(TgLinear), c_void_p, c_int64, c_int32], None
+    functions.tg_panel_bytes.argtypes, functions.tg_panel_bytes.restype = [c_int32, c_int64], c_int64
+    for sizes in (functions.tg_block_inputs, functions.tg_block_bytes):
+        sizes.argtypes, sizes.restype = [c_int32], c_int64
     functions.tg_start.argtypes, functions.tg_start.restype = [c_char_p, c_int, POINTER(c_int)], c_int
     functions.tg_stop.argtypes, functions.tg_stop.restype = [], None
     functions.tg_isa.argtypes, functions.tg_isa.restype = [], c_char_p
@@ -151,6 +159,9 @@ def _declared(functions: ctypes.CDLL) -> Library:
         run_argmax=functions.tg_run_argmax,
         run_model=functions.tg_run_model,
         pack=functions.tg_pack,
+        panel_bytes=functions.tg_panel_bytes,
+        block_inputs=functions.tg_block_inputs,
+        block_bytes=functions.tg_block_bytes,
         _start=functions.tg_start,
         _stop=functions.tg_stop,
         _isa=functions.tg_isa,

@@ -44,19 +44,32 @@ static void multiply(thread_place *place, const tg_linear *linear, const void *x
   place->call->kernels->gemm(&op, next_op(place));
 }
 
-static void attend(thread_place *place, const tg_layer *layer, void *kv_cache) {
+/* Queries, keys and values beside each other, from as many projections as they take. */
+static int64_t project_qkv(thread_place *place, const tg_layer *layer) {
+  const tg_step *step = place->call->step;
+  int64_t width = 0, first = 0;
+  for (int i = 0; i < layer->num_qkv; i++) width += layer->qkv[i].n;
+  for (int i = 0; i < layer->num_qkv; first += layer->qkv[i++].n) {
+    const tg_gemm op = {.linear = &layer->qkv[i], .x = step->normed, .y = step->qkv + first, .m = step->num_tokens,
+                        .x_stride = layer->qkv[i].k, .y_stride = width, .epilogue = TG_STORE, .y_dtype = TG_F32};
+    place->call->kernels->gemm(&op, next_op(place));
+  }
+  return width;
+}
+
+static void attend(thread_place *place, int64_t qkv_width, void *kv_cache) {
   const tg_model *model = place->call->model;
   const tg_step *step = place->call->step;
   const tg_kernels *kernels = place->call->kernels;
   const int64_t q_size = (int64_t)model->num_q_heads * model->head_dim;
   const tg_rope_store rope_store = {
       .qkv = step->qkv, .kv_cache = kv_cache, .cos = model->cos, .sin = model->sin, .positions = step->positions,
-      .slot_mapping = step->slot_mapping, .num_tokens = step->num_tokens, .qkv_stride = layer->qkv.n,
+      .slot_mapping = step->slot_mapping, .num_tokens = step->num_tokens, .qkv_stride = qkv_width,
       .block_stride = step->block_stride, .num_q_heads = model->num_q_heads, .num_kv_heads = model->num_kv_heads,
       .head_dim = model->head_dim, .block_size = step->block_size, .kv_dtype = step->kv_dtype};
   const tg_attention attention = {
       .query = step->qkv, .out = step->attended, .kv_cache = kv_cache, .block_table = step->block_table,
-      .query_start = step->query_start, .context_len = step->context_len, .query_stride = layer->qkv.n,
+      .query_start = step->query_start, .context_len = step->context_len, .query_stride = qkv_width,
       .out_stride = q_size, .block_stride = step->block_stride, .table_stride = step->table_stride,
       .num_requests = (int32_t)step->num_requests, .num_q_heads = model->num_q_heads,
       .num_kv_heads = model->num_kv_heads, .head_dim = model->head_dim, .block_size = step->block_size,
@@ -71,16 +84,13 @@ static void run(void *arg) {
   const tg_step *step = call->step;
   const int64_t num_tokens = step->num_tokens;
   thread_place place = {call, 0};
-  if (model->is_tied) {
-    const tg_embed op = {model->head, step->token_ids, step->hidden, num_tokens};
-    call->kernels->embed(&op, next_op(&place));
-  }
+  const tg_embed embed = {model->embedding, step->token_ids, step->hidden, num_tokens};
+  call->kernels->embed(&embed, next_op(&place));
   for (int64_t i = 0; i < model->num_layers; i++) {
     const tg_layer *layer = &model->layers[i];
     char *kv_cache = (char *)step->kv_cache + i * step->layer_stride * (step->kv_dtype == TG_BF16 ? 2 : 4);
     normalise(&place, layer->attention_norm, 0, num_tokens);
-    multiply(&place, &layer->qkv, step->normed, step->qkv, num_tokens, TG_STORE, TG_F32);
-    attend(&place, layer, kv_cache);
+    attend(&place, project_qkv(&place, layer), kv_cache);
     multiply(&place, &layer->attention_out, step->attended, step->hidden, num_tokens, TG_ADD, TG_F32);
     normalise(&place, layer->mlp_norm, 0, num_tokens);
     multiply(&place, &layer->gate_up, step->normed, step->gated, num_tokens, TG_SILU_MUL, model->x_dtype);

@@ -3,13 +3,9 @@
 
 #include "kernels.h"
 
-typedef struct {
-  const tg_linear *linear;
-  const void *source; /* [k][n], row stride `stride` elements of `dtype` */
-  int64_t stride;
-  int32_t dtype;
-} tg_pack_op;
+void tg_pack_kernel(const tg_part *part, tg_counter *counter);
 
-void tg_pack_kernel(const tg_pack_op *op, tg_counter *counter);
+/* One output of a quantised linear: a row of GGUF blocks into its lane. */
+void tg_pack_row_of_blocks(int packing, int64_t k, const uint8_t *row, uint8_t *panel, int lane);
 
 #endif

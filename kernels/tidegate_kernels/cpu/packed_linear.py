@@ -1,14 +1,34 @@
 """A projection's weight, laid out for the CPU's products."""
 
+from collections.abc import Sequence
+from ctypes import pointer
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 from tidegate_kernels.cpu.library import Library
-from tidegate_kernels.cpu.structs import PANEL, Dtype, Packing, TgLinear
+from tidegate_kernels.cpu.structs import PANEL, Dtype, Packing, TgLinear, TgPart
 
 _DTYPES = {torch.float32: Dtype.F32, torch.bfloat16: Dtype.BF16}
+
+
+@dataclass(frozen=True, slots=True)
+class QuantizedRows:
+    """Outputs of a weight as a GGUF file stores them."""
+
+    blocks: Tensor  # uint8 [outputs, bytes of a row]; a row's bytes lie together
+    packing: Packing
+    num_inputs: int
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """Outputs and inputs, as of the numbers that these stand for."""
+        return (self.blocks.shape[0], self.num_inputs)
+
+
+WeightRows = Tensor | QuantizedRows
+"""Outputs of a weight, `[outputs, inputs]`: numbers in fp32 or bfloat16, of any strides, or whole GGUF blocks."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -16,43 +36,66 @@ class PackedLinear:
     """What the library's functions take, and the memory that it points to."""
 
     struct: TgLinear
-    weight: Tensor
+    weight: Tensor  # uint8
     bias: Tensor | None  # fp32 [outputs]
 
 
 def pack_linear(
-    library: Library, weight: Tensor, bias: Tensor | None, packing: Packing, *, is_halved: bool = False
+    library: Library, parts: Sequence[WeightRows], bias: Tensor | None, packing: Packing, *, is_halved: bool = False
 ) -> PackedLinear:
     """Lay a weight out in panels of 16 outputs; runs on the library's pool.
 
     Args:
-        weight: `[inputs, outputs]`, fp32 or bfloat16; rows may lie apart, outputs may not.
+        parts: the outputs, one after the other.
         bias: `[outputs]`, any float dtype.
+        packing: a quantised one takes `QuantizedRows` of the same, the others take numbers.
         is_halved: the first half of the outputs is a gate for the second; their panels alternate.
 
     Raises:
-        ValueError: the weight's dtype or layout is none of these, or cannot be packed so.
+        ValueError: the parts do not fit together, or cannot be packed so.
     """
-    num_inputs, num_outputs = weight.shape
-    if weight.dtype not in _DTYPES or weight.stride(1) != 1:
-        raise ValueError(f"weights are packed from rows of fp32 or bfloat16, not {weight.dtype} {weight.stride()}")
-    if packing is Packing.BF16_PAIRS and num_inputs % 2:
-        raise ValueError(f"{num_inputs} inputs do not make pairs")
+    num_inputs = parts[0].shape[1]
+    num_outputs = sum(part.shape[0] for part in parts)
+    if any(part.shape[1] != num_inputs for part in parts):
+        raise ValueError(f"parts of {[part.shape[1] for part in parts]} inputs are no one weight")
+    multiple = 2 if packing is Packing.BF16_PAIRS else library.block_inputs(packing)
+    if num_inputs % multiple:
+        raise ValueError(f"{num_inputs} inputs are no multiple of {multiple}, as {packing.name} needs")
     if is_halved and num_outputs % 2:
         raise ValueError(f"{num_outputs} outputs have no halves")
-    parts = 2 if is_halved else 1
-    num_panels = parts * -(-(num_outputs // parts) // PANEL)
-    packed = torch.empty(
-        num_panels, num_inputs, PANEL, dtype=torch.float32 if packing is Packing.F32 else torch.bfloat16
-    )
+    halves = 2 if is_halved else 1
+    num_panels = halves * -(-(num_outputs // halves) // PANEL)
+    # Zeros: what no output fills is multiplied too.
+    weight = torch.zeros(num_panels * library.panel_bytes(packing, num_inputs), dtype=torch.uint8)
     bias = None if bias is None else bias.float().contiguous()
     struct = TgLinear(
-        weight=packed.data_ptr(),
+        weight=weight.data_ptr(),
         bias=None if bias is None else bias.data_ptr(),
         n=num_outputs,
         k=num_inputs,
         packing=packing,
         is_halved=is_halved,
     )
-    library.pack(struct, weight.data_ptr(), weight.stride(0), _DTYPES[weight.dtype])
-    return PackedLinear(struct, packed, bias)
+    first = 0
+    for rows in parts:
+        _pack_part(library, struct, first, rows)
+        first += rows.shape[0]
+    return PackedLinear(struct, weight, bias)
+
+
+def _pack_part(library: Library, struct: TgLinear, first: int, rows: WeightRows) -> None:
+    part = TgPart(linear=pointer(struct), first=first, count=rows.shape[0])
+    if isinstance(rows, QuantizedRows):
+        num_bytes = rows.num_inputs // library.block_inputs(rows.packing) * library.block_bytes(rows.packing)
+        if rows.packing != struct.packing or rows.blocks.shape[1] != num_bytes or rows.blocks.stride(1) != 1:
+            raise ValueError(
+                f"rows of {rows.blocks.shape[1]} bytes of {rows.packing.name} do not pack as "
+                f"{rows.num_inputs} inputs of {Packing(struct.packing).name}"
+            )
+        part.source, part.output_stride = rows.blocks.data_ptr(), rows.blocks.stride(0)
+    else:
+        if rows.dtype not in _DTYPES or library.block_bytes(struct.packing):
+            raise ValueError(f"numbers of {rows.dtype} do not pack as {Packing(struct.packing).name}")
+        part.source, part.dtype = rows.data_ptr(), _DTYPES[rows.dtype]
+        part.output_stride, part.input_stride = rows.stride()
+    library.pack(part)

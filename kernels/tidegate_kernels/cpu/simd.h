@@ -46,6 +46,20 @@ TG_INLINE void vec_store_bf16(uint16_t *p, vec v) { /* to the nearest, ties to e
   rounded = _mm512_mask_mov_epi32(rounded, nan, _mm512_set1_epi32(0x7fc0));
   _mm256_storeu_si256((__m256i *)p, _mm512_cvtepi32_epi16(rounded));
 }
+TG_INLINE vec vec_load_f16(const uint16_t *p) { return _mm512_cvtph_ps(_mm256_loadu_si256((const __m256i *)p)); }
+
+/* Sixteen whole numbers of 32 bits, from bytes. */
+typedef __m512i ivec;
+
+TG_INLINE ivec ivec_load_u8(const uint8_t *p) { return _mm512_cvtepu8_epi32(_mm_loadu_si128((const __m128i *)p)); }
+TG_INLINE ivec ivec_load_i8(const uint8_t *p) { return _mm512_cvtepi8_epi32(_mm_loadu_si128((const __m128i *)p)); }
+TG_INLINE ivec ivec_and(ivec a, int mask) { return _mm512_and_si512(a, _mm512_set1_epi32(mask)); }
+TG_INLINE ivec ivec_or(ivec a, ivec b) { return _mm512_or_si512(a, b); }
+TG_INLINE ivec ivec_add(ivec a, int b) { return _mm512_add_epi32(a, _mm512_set1_epi32(b)); }
+TG_INLINE ivec ivec_shift_right(ivec a, int bits) { return _mm512_srl_epi32(a, _mm_cvtsi32_si128(bits)); }
+TG_INLINE ivec ivec_shift_left(ivec a, int bits) { return _mm512_sll_epi32(a, _mm_cvtsi32_si128(bits)); }
+TG_INLINE vec vec_from_ivec(ivec a) { return _mm512_cvtepi32_ps(a); }
+
 /* The first `count` lanes; the others are zero. */
 TG_INLINE vec vec_load_first(const float *p, int count) {
   return _mm512_maskz_loadu_ps((__mmask16)((1u << count) - 1), p);
@@ -108,6 +122,43 @@ TG_INLINE void vec_store_bf16(uint16_t *p, vec v) {
   __m256i packed = _mm256_packus_epi32(half_to_bf16(v.lo), half_to_bf16(v.hi));
   _mm256_storeu_si256((__m256i *)p, _mm256_permute4x64_epi64(packed, 0xd8));
 }
+TG_INLINE vec vec_load_f16(const uint16_t *p) {
+  return vec_pair(_mm256_cvtph_ps(_mm_loadu_si128((const __m128i *)p)),
+                  _mm256_cvtph_ps(_mm_loadu_si128((const __m128i *)(p + 8))));
+}
+
+typedef struct {
+  __m256i lo, hi;
+} ivec;
+
+TG_INLINE ivec ivec_pair(__m256i lo, __m256i hi) { ivec v = {lo, hi}; return v; }
+TG_INLINE ivec ivec_load_u8(const uint8_t *p) {
+  return ivec_pair(_mm256_cvtepu8_epi32(_mm_loadl_epi64((const __m128i *)p)),
+                   _mm256_cvtepu8_epi32(_mm_loadl_epi64((const __m128i *)(p + 8))));
+}
+TG_INLINE ivec ivec_load_i8(const uint8_t *p) {
+  return ivec_pair(_mm256_cvtepi8_epi32(_mm_loadl_epi64((const __m128i *)p)),
+                   _mm256_cvtepi8_epi32(_mm_loadl_epi64((const __m128i *)(p + 8))));
+}
+TG_INLINE ivec ivec_and(ivec a, int mask) {
+  const __m256i m = _mm256_set1_epi32(mask);
+  return ivec_pair(_mm256_and_si256(a.lo, m), _mm256_and_si256(a.hi, m));
+}
+TG_INLINE ivec ivec_or(ivec a, ivec b) { return ivec_pair(_mm256_or_si256(a.lo, b.lo), _mm256_or_si256(a.hi, b.hi)); }
+TG_INLINE ivec ivec_add(ivec a, int b) {
+  const __m256i v = _mm256_set1_epi32(b);
+  return ivec_pair(_mm256_add_epi32(a.lo, v), _mm256_add_epi32(a.hi, v));
+}
+TG_INLINE ivec ivec_shift_right(ivec a, int bits) {
+  const __m128i n = _mm_cvtsi32_si128(bits);
+  return ivec_pair(_mm256_srl_epi32(a.lo, n), _mm256_srl_epi32(a.hi, n));
+}
+TG_INLINE ivec ivec_shift_left(ivec a, int bits) {
+  const __m128i n = _mm_cvtsi32_si128(bits);
+  return ivec_pair(_mm256_sll_epi32(a.lo, n), _mm256_sll_epi32(a.hi, n));
+}
+TG_INLINE vec vec_from_ivec(ivec a) { return vec_pair(_mm256_cvtepi32_ps(a.lo), _mm256_cvtepi32_ps(a.hi)); }
+
 TG_INLINE vec vec_load_first(const float *p, int count) {
   float lanes[16] = {0};
   memcpy(lanes, p, (size_t)count * sizeof(float));

@@ -20,6 +20,11 @@ class Packing(IntEnum):
     F32 = 0
     BF16 = 1
     BF16_PAIRS = 2
+    Q8_0 = 3
+    Q4_0 = 4
+    Q4_1 = 5
+    Q4_K = 6
+    Q6_K = 7
 
 
 class Epilogue(IntEnum):
@@ -40,6 +45,20 @@ class TgLinear(Structure):
         ("k", c_int64),
         ("packing", c_int32),
         ("is_halved", c_int32),
+    )
+
+
+class TgPart(Structure):
+    __slots__ = ()
+    _fields_ = (
+        ("linear", POINTER(TgLinear)),
+        ("source", c_void_p),
+        ("first", c_int64),
+        ("count", c_int64),
+        ("input_stride", c_int64),
+        ("output_stride", c_int64),
+        ("dtype", c_int32),
+        ("reserved", c_int32),
     )
 
 
@@ -123,7 +142,7 @@ class TgAttention(Structure):
 class TgEmbed(Structure):
     __slots__ = ()
     _fields_ = (
-        ("head", POINTER(TgLinear)),
+        ("embedding", POINTER(TgLinear)),
         ("token_ids", c_void_p),
         ("y", c_void_p),
         ("m", c_int64),
@@ -147,10 +166,11 @@ class TgLayer(Structure):
     _fields_ = (
         ("attention_norm", c_void_p),
         ("mlp_norm", c_void_p),
-        ("qkv", TgLinear),
+        ("qkv", TgLinear * 3),
         ("attention_out", TgLinear),
         ("gate_up", TgLinear),
         ("down", TgLinear),
+        ("num_qkv", c_int64),
     )
 
 
@@ -158,6 +178,7 @@ class TgModel(Structure):
     __slots__ = ()
     _fields_ = (
         ("layers", POINTER(TgLayer)),
+        ("embedding", POINTER(TgLinear)),
         ("head", POINTER(TgLinear)),
         ("final_norm", c_void_p),
         ("cos", c_void_p),
@@ -167,7 +188,6 @@ class TgModel(Structure):
         ("num_q_heads", c_int32),
         ("num_kv_heads", c_int32),
         ("head_dim", c_int32),
-        ("is_tied", c_int32),
         ("x_dtype", c_int32),
         ("eps", c_float),
         ("scale", c_float),

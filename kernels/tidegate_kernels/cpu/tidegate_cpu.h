@@ -24,11 +24,20 @@ enum tg_dtype { TG_F32 = 0, TG_BF16 = 1 };
 /* Keys that attention reduces together; part of its definition, see paged_attention_reference.py. */
 #define TG_SPAN 256
 
-/* How a packed weight lies in memory. A panel holds 16 outputs; `k` is padded with zeros where the format needs it. */
+/* How a packed weight lies in memory. A panel holds 16 outputs.
+ *
+ * A quantised weight stays as small as GGUF stores it, and gives the bits of its fp32 values packed as TG_PACKED_F32: the
+ * kernels widen it in registers, or once for many rows. Its panels are made of groups of inputs, each with what widens
+ * them; `quantized.h` has the layouts. `k` is a multiple of `tg_block_inputs`. */
 enum tg_packing {
   TG_PACKED_F32 = 0,        /* float    [panels][k][16] */
   TG_PACKED_BF16 = 1,       /* bfloat16 [panels][k][16]; products in fp32 */
   TG_PACKED_BF16_PAIRS = 2, /* bfloat16 [panels][k / 2][16][2], k even; only avx512bf16 multiplies pairs of bfloat16 */
+  TG_PACKED_Q8_0 = 3,       /* 32 inputs: 8 bits each, a scale */
+  TG_PACKED_Q4_0 = 4,       /* 32 inputs: 4 bits each, a scale */
+  TG_PACKED_Q4_1 = 5,       /* 32 inputs: 4 bits each, a scale and a minimum */
+  TG_PACKED_Q4_K = 6,       /* 256 inputs: 4 bits each, a scale and a minimum of 6 bits for every 32 of them */
+  TG_PACKED_Q6_K = 7,       /* 256 inputs: 6 bits each, a scale of 8 bits for every 16 of them */
 };
 
 /* One projection, `y = x @ weight + bias`. */
@@ -99,9 +108,9 @@ typedef struct {
   float soft_cap; /* scores become cap * tanh(score / cap); 0: none */
 } tg_attention;
 
-/* Rows of the embedding, read out of the packed head: y[i] = column token_ids[i] of the weight, times `scale`. */
+/* Rows of the embedding, packed as if it were a head: y[i] = output token_ids[i] of the weight. */
 typedef struct {
-  const tg_linear *head;
+  const tg_linear *embedding;
   const int64_t *token_ids; /* [m] */
   float *y;                 /* [m][k] */
   int64_t m;
@@ -118,19 +127,21 @@ typedef struct {
 /* A pre-norm decoder layer. */
 typedef struct {
   const float *attention_norm, *mlp_norm; /* [hidden_size] */
-  tg_linear qkv, attention_out, gate_up, down;
+  tg_linear qkv[3]; /* one for queries, keys and values together, or several where their packings differ */
+  tg_linear attention_out, gate_up, down;
+  int64_t num_qkv; /* how many of `qkv` there are */
 } tg_layer;
 
 /* A whole decoder, which a step goes through in one call: after a layer's weights have passed, the caches hold nothing of
  * the caller's any more, and a call from Python for each layer cost 30 microseconds. */
 typedef struct {
   const tg_layer *layers; /* [num_layers] */
+  const tg_linear *embedding; /* hidden_size inputs, one output a token; the head itself where it is tied */
   const tg_linear *head;
   const float *final_norm;  /* [hidden_size] */
   const float *cos, *sin;   /* [positions][head_dim / 2] */
   int64_t num_layers;
   int32_t hidden_size, num_q_heads, num_kv_heads, head_dim;
-  int32_t is_tied;  /* the head's weight is the embedding too */
   int32_t x_dtype;  /* enum tg_dtype: what the layers' packing reads */
   float eps, scale;
 } tg_model;
@@ -144,7 +155,7 @@ typedef struct {
   const int32_t *context_len;  /* [num_requests] */
   const int64_t *sampled_rows; /* [num_sampled], which tokens get logits */
   void *kv_cache;              /* the first layer's; the others' follow `layer_stride` elements apart */
-  float *hidden;               /* [num_tokens][hidden_size], the residual stream; the embedding unless tied */
+  float *hidden;               /* [num_tokens][hidden_size], the residual stream */
   void *normed;                /* [num_tokens][hidden_size] of x_dtype, as the next two */
   float *qkv;                  /* [num_tokens][q_size + 2 * kv_size] */
   void *attended;              /* [num_tokens][q_size] */
@@ -173,8 +184,23 @@ TG_API void tg_run_embed(const tg_embed *op);
 TG_API void tg_run_argmax(const tg_argmax *op);
 TG_API void tg_run_model(const tg_model *model, const tg_step *step);
 
-/* Packs `[k][n]` (inputs first, row stride `stride` elements of `dtype`) into `linear->weight`. */
-TG_API void tg_pack(const tg_linear *linear, const void *source, int64_t stride, int32_t dtype);
+/* Some outputs of a weight, as a checkpoint stores them. */
+typedef struct {
+  const tg_linear *linear; /* where they go; lanes that no output fills keep what they hold */
+  const void *source;      /* numbers of `dtype`; or rows of whole GGUF blocks of the linear's packing */
+  int64_t first, count;    /* outputs [first, first + count) of the linear */
+  int64_t input_stride;    /* from an input to the next, in elements; of no use to rows of blocks */
+  int64_t output_stride;   /* from an output to the next, in elements; in bytes for rows of blocks */
+  int32_t dtype;           /* enum tg_dtype; of no use to rows of blocks */
+  int32_t reserved;
+} tg_part;
+
+/* Lays some outputs of a weight out in its panels. */
+TG_API void tg_pack(const tg_part *part);
+
+TG_API int64_t tg_panel_bytes(int32_t packing, int64_t k); /* of one panel; all panels follow each other */
+TG_API int64_t tg_block_inputs(int32_t packing);           /* what `k` is a multiple of */
+TG_API int64_t tg_block_bytes(int32_t packing);            /* of one GGUF block of a row; 0 for numbers */
 
 #ifdef __cplusplus
 }

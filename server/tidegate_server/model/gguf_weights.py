@@ -1,16 +1,19 @@
-"""A GGUF file, quantised or not, to the decoder's tensors."""
+"""A GGUF file's tensors, de-quantised or as they are."""
 
 import math
 import re
 
 import numpy as np
 import torch
+from gguf.constants import GGMLQuantizationType
 from gguf.quants import dequantize
+from torch import Tensor
 
+from tidegate_kernels.cpu.packed_linear import QuantizedRows
+from tidegate_kernels.cpu.structs import Packing
 from tidegate_server.errors import ModelNotSupported
 from tidegate_server.gguf_file import GgufFile, GgufTensor
 from tidegate_server.model.config import ModelConfig
-from tidegate_server.model.weights import DecoderWeights, allocate_weights, check_tensors, destinations, fill
 
 NAMES = {
     "token_embd": "model.embed_tokens",
@@ -28,6 +31,15 @@ NAMES = {
 }
 """What llama.cpp calls a module, to what transformers calls it."""
 
+PACKINGS = {
+    GGMLQuantizationType.Q8_0: Packing.Q8_0,
+    GGMLQuantizationType.Q4_0: Packing.Q4_0,
+    GGMLQuantizationType.Q4_1: Packing.Q4_1,
+    GGMLQuantizationType.Q4_K: Packing.Q4_K,
+    GGMLQuantizationType.Q6_K: Packing.Q6_K,
+}
+"""Types that the CPU kernels compute with as they are."""
+
 GROUP_VALUES = 1 << 18
 """Values that the gguf library should de-quantise together: it works through groups of 16 rows, whose overhead shows on
 short rows and whose temporaries leave the cache on long ones. SmolLM2-135M takes 0.95 s of CPU time with its rows as
@@ -39,22 +51,34 @@ READ_WITH_THE_CONFIG = ("rope_freqs.weight",)
 _TENSOR_NAME = re.compile(r"(?:blk\.(?P<layer>\d+)\.)?(?P<module>\w+)\.(?P<kind>weight|bias)")
 
 
-def load_gguf(file: GgufFile, config: ModelConfig, dtype: torch.dtype, device: torch.device) -> DecoderWeights:
-    """De-quantise every tensor and copy it into its place.
+class GgufCheckpoint:
+    """Satisfies `checkpoint.Checkpoint`."""
 
-    Raises:
-        ModelNotSupported: the tensors are not those of the config, or of a quantisation that is not read.
-    """
-    by_name = {transformers_name(name): tensor for name, tensor in file.tensors.items()}
-    weights = allocate_weights(config, dtype, device)
-    places = destinations(config, weights)
-    check_tensors(file.path, places, {name: t.shape for name, t in by_name.items()}, ignored=READ_WITH_THE_CONFIG)
-    for name, place in places.items():
-        values = torch.from_numpy(_dequantised(file, by_name[name]))
-        if num_heads := _num_rotated_heads(name, config):
-            values = undo_rotary_permutation(values, num_heads)
-        fill(place, values)
-    return weights
+    def __init__(self, file: GgufFile, config: ModelConfig) -> None:
+        self._file = file
+        self._config = config
+        self._tensors = {transformers_name(name): tensor for name, tensor in file.tensors.items()}
+        self.path = file.path
+        self.shapes = {name: tensor.shape for name, tensor in self._tensors.items()}
+        self.ignored = READ_WITH_THE_CONFIG
+
+    def values(self, name: str) -> Tensor:
+        """See `Checkpoint.values`; de-quantised to fp32."""
+        return self._in_order(name, torch.from_numpy(_dequantised(self._file, self._tensors[name])))
+
+    def quantized(self, name: str) -> QuantizedRows | None:
+        """See `Checkpoint.quantized`."""
+        tensor = self._tensors[name]
+        packing = PACKINGS.get(tensor.type)
+        if packing is None:
+            return None
+        num_outputs, num_inputs = tensor.shape
+        raw = np.frombuffer(self._file.tensor_bytes(tensor), dtype=np.uint8).reshape(num_outputs, -1)
+        return QuantizedRows(self._in_order(name, torch.from_numpy(raw)), packing, num_inputs)
+
+    def _in_order(self, name: str, rows: Tensor) -> Tensor:
+        num_heads = _num_rotated_heads(name, self._config)
+        return undo_rotary_permutation(rows, num_heads) if num_heads else rows
 
 
 def transformers_name(name: str) -> str:
@@ -66,14 +90,14 @@ def transformers_name(name: str) -> str:
     return f"{layer}{NAMES[match['module']]}.{match['kind']}"
 
 
-def undo_rotary_permutation(values: torch.Tensor, num_heads: int) -> torch.Tensor:
+def undo_rotary_permutation(values: Tensor, num_heads: int) -> Tensor:
     """Put the rows of a query or key projection back into transformers' order.
 
     llama.cpp rotates neighbouring dimensions of a head, transformers dimension `i` with `i + head_dim // 2`; its
     converter interleaves the two halves of each head's rows to make up for it.
 
     Args:
-        values: `[num_heads * head_dim, ...]`, a weight or a bias.
+        values: `[num_heads * head_dim, ...]`, a weight, quantised or not, or a bias.
     """
     head_dim = values.shape[0] // num_heads
     return values.view(num_heads, head_dim // 2, 2, *values.shape[1:]).transpose(1, 2).reshape(values.shape)

@@ -1,16 +1,17 @@
-"""A folder of safetensors, in one file or many, to the decoder's tensors."""
+"""A folder of safetensors, in one file or many."""
 
 import json
-from contextlib import ExitStack
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-import torch
 from safetensors import SafetensorError, safe_open
+from torch import Tensor
 
+from tidegate_kernels.cpu.packed_linear import QuantizedRows
 from tidegate_server.errors import ModelNotFound, ModelNotSupported
 from tidegate_server.model.config import ModelConfig
-from tidegate_server.model.weights import DecoderWeights, allocate_weights, check_tensors, destinations, fill
 
 SINGLE_FILE = "model.safetensors"
 INDEX_FILE = "model.safetensors.index.json"
@@ -24,12 +25,35 @@ class _StoredTensor:
     dtype: str
 
 
-def load_safetensors(folder: Path, config: ModelConfig, dtype: torch.dtype, device: torch.device) -> DecoderWeights:
-    """Read every tensor straight into its place.
+class SafetensorsCheckpoint:
+    """Satisfies `checkpoint.Checkpoint`; made by `open_safetensors`."""
+
+    def __init__(self, folder: Path, stored: Mapping[str, _StoredTensor], config: ModelConfig) -> None:
+        self._stored = stored
+        self.path = folder
+        self.shapes = {name: tensor.shape for name, tensor in stored.items()}
+        self.ignored = _ignored(config, self.shapes)
+
+    def values(self, name: str) -> Tensor:
+        """See `Checkpoint.values`."""
+        try:
+            values: Tensor = self._stored[name].file.get_tensor(name)  # type: ignore[no-untyped-call] # its stub has no types
+        except SafetensorError as error:
+            raise _damaged(self.path, error) from error
+        return values
+
+    def quantized(self, name: str) -> QuantizedRows | None:
+        """See `Checkpoint.quantized`: there is none."""
+        return None
+
+
+@contextmanager
+def open_safetensors(folder: Path, config: ModelConfig) -> Iterator[SafetensorsCheckpoint]:
+    """Open all files of a folder.
 
     Raises:
         ModelNotFound: a file is missing, truncated or damaged.
-        ModelNotSupported: the tensors are not those of the config, or of a number format that is not read.
+        ModelNotSupported: a tensor of a number format that is not read.
     """
     with ExitStack() as stack:
         stored: dict[str, _StoredTensor] = {}
@@ -40,16 +64,7 @@ def load_safetensors(folder: Path, config: ModelConfig, dtype: torch.dtype, devi
                 raise ModelNotSupported(
                     f"{folder}: tensor {name} is stored as {tensor.dtype}; supported: {', '.join(READABLE_DTYPES)}"
                 )
-        weights = allocate_weights(config, dtype, device)
-        places = destinations(config, weights)
-        shapes = {name: tensor.shape for name, tensor in stored.items()}
-        check_tensors(folder, places, shapes, ignored=_ignored(config, shapes))
-        for name, place in places.items():
-            try:
-                fill(place, stored[name].file.get_tensor(name))  # type: ignore[no-untyped-call] # its stub has no types
-            except SafetensorError as error:
-                raise _damaged(folder, error) from error
-    return weights
+        yield SafetensorsCheckpoint(folder, stored, config)
 
 
 def weight_files(folder: Path) -> list[Path]:

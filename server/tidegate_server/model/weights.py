@@ -1,14 +1,30 @@
 """The decoder's tensors, and where each tensor of a checkpoint goes in them."""
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from pathlib import Path
 
 import torch
 from torch import Tensor
 
-from tidegate_server.errors import ModelNotSupported
+from tidegate_server.model.checkpoint import Checkpoint, check_tensors
 from tidegate_server.model.config import ModelConfig
+
+EMBEDDING = "model.embed_tokens.weight"
+HEAD = "lm_head.weight"  # not there where it is tied
+FINAL_NORM = "model.norm.weight"
+
+# Below a layer's prefix: its norms, and the modules whose weights make up each projection.
+ATTENTION_NORM = "input_layernorm.weight"
+MLP_NORM = "post_attention_layernorm.weight"
+QKV = ("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj")
+ATTENTION_OUT = ("self_attn.o_proj",)
+GATE_UP = ("mlp.gate_proj", "mlp.up_proj")
+DOWN = ("mlp.down_proj",)
+
+
+def layer_prefix(index: int) -> str:
+    """What the names of a layer's tensors begin with."""
+    return f"model.layers.{index}."
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +57,28 @@ class DecoderWeights:
         for layer in self.layers:
             yield from (layer.qkv, layer.attention_out, layer.gate_up, layer.down)
         yield self.head
+
+
+def load_weights(
+    checkpoint: Checkpoint, config: ModelConfig, dtype: torch.dtype, device: torch.device
+) -> DecoderWeights:
+    """Copy every tensor of a checkpoint into its place, as numbers.
+
+    Raises:
+        ModelNotFound: the checkpoint is damaged.
+        ModelNotSupported: its tensors are not those of the config, or of a number format that is not read.
+    """
+    check_tensors(checkpoint, expected_shapes(config))
+    weights = allocate_weights(config, dtype, device)
+    for name, place in destinations(config, weights).items():
+        fill(place, checkpoint.values(name))
+    return weights
+
+
+def expected_shapes(config: ModelConfig) -> dict[str, tuple[int, ...]]:
+    """Each tensor that a checkpoint of this config has, by its name in transformers."""
+    places = destinations(config, allocate_weights(config, torch.float32, torch.device("meta")))
+    return {name: tuple(place.shape) for name, place in places.items()}
 
 
 def allocate_weights(config: ModelConfig, dtype: torch.dtype, device: torch.device) -> DecoderWeights:
@@ -78,22 +116,23 @@ def destinations(config: ModelConfig, weights: DecoderWeights) -> dict[str, Tens
 
     A view has the shape the checkpoint stores, so `fill(view, tensor)` transposes, fuses, converts and moves at once.
     """
-    places = {"model.embed_tokens.weight": weights.embedding, "model.norm.weight": weights.final_norm}
+    places = {EMBEDDING: weights.embedding, FINAL_NORM: weights.final_norm}
     if not config.tied_head:
-        places["lm_head.weight"] = weights.head.weight.t()
+        places[HEAD] = weights.head.weight.t()
     for index, layer in enumerate(weights.layers):
-        prefix = f"model.layers.{index}."
-        places[prefix + "input_layernorm.weight"] = layer.attention_norm
-        places[prefix + "post_attention_layernorm.weight"] = layer.mlp_norm
+        prefix = layer_prefix(index)
+        places[prefix + ATTENTION_NORM] = layer.attention_norm
+        places[prefix + MLP_NORM] = layer.mlp_norm
         q_size, kv_size, intermediate = config.q_size, config.kv_size, config.intermediate_size
         fused = (
-            (layer.qkv, {"self_attn.q_proj": q_size, "self_attn.k_proj": kv_size, "self_attn.v_proj": kv_size}),
-            (layer.attention_out, {"self_attn.o_proj": config.hidden_size}),
-            (layer.gate_up, {"mlp.gate_proj": intermediate, "mlp.up_proj": intermediate}),
-            (layer.down, {"mlp.down_proj": config.hidden_size}),
+            (layer.qkv, QKV, (q_size, kv_size, kv_size)),
+            (layer.attention_out, ATTENTION_OUT, (config.hidden_size,)),
+            (layer.gate_up, GATE_UP, (intermediate, intermediate)),
+            (layer.down, DOWN, (config.hidden_size,)),
         )
-        for linear, parts in fused:
-            places |= {prefix + name: view for name, view in _parts(linear, parts).items()}
+        for linear, names, num_outputs in fused:
+            parts = _parts(linear, dict(zip(names, num_outputs, strict=True)))
+            places |= {prefix + name: view for name, view in parts.items()}
     return places
 
 
@@ -116,36 +155,3 @@ def fill(place: Tensor, values: Tensor) -> None:
         place.t().copy_(values.t())
     else:
         place.copy_(values)
-
-
-def check_tensors(
-    source: Path,
-    places: Mapping[str, Tensor],
-    shapes: Mapping[str, tuple[int, ...]],
-    ignored: Collection[str] = (),
-) -> None:
-    """See that a checkpoint's tensors are exactly the decoder's.
-
-    Args:
-        source: for the error's words.
-        places: as `destinations` gives them.
-        shapes: of the checkpoint's tensors, under the same names.
-        ignored: tensors that may be there and are not read.
-
-    Raises:
-        ModelNotSupported: some are missing, have another shape, or nobody knows what to do with them.
-    """
-    if missing := [name for name in places if name not in shapes]:
-        raise ModelNotSupported(f"{source}: tensors are missing: {_listed(missing)}")
-    for name, place in places.items():
-        if tuple(place.shape) != shapes[name]:
-            raise ModelNotSupported(
-                f"{source}: tensor {name} has shape {list(shapes[name])}; the config asks for {list(place.shape)}"
-            )
-    if unexpected := [name for name in shapes if name not in places and name not in ignored]:
-        raise ModelNotSupported(f"{source}: tensors that this decoder does not use: {_listed(unexpected)}")
-
-
-def _listed(names: list[str]) -> str:
-    more = f" and {len(names) - 3} more" if len(names) > 3 else ""
-    return ", ".join(sorted(names)[:3]) + more

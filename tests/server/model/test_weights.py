@@ -14,16 +14,24 @@ from tests.server.model.gguf_writing import small_tensors, write_gguf
 from tidegate_server.errors import ModelNotFound, ModelNotSupported
 from tidegate_server.gguf_file import open_gguf
 from tidegate_server.model.gguf_config import read_gguf_config
-from tidegate_server.model.gguf_weights import load_gguf
-from tidegate_server.model.safetensors_weights import load_safetensors
-from tidegate_server.model.weights import DecoderWeights
+from tidegate_server.model.gguf_weights import GgufCheckpoint
+from tidegate_server.model.safetensors_weights import open_safetensors
+from tidegate_server.model.weights import DecoderWeights, load_weights
 
 CPU = torch.device("cpu")
 CONFIG = small_config()
 
 
 def load_folder(folder: Path, tied: bool = False) -> DecoderWeights:
-    return load_safetensors(folder, small_config(tied_head=tied), torch.float32, CPU)
+    config = small_config(tied_head=tied)
+    with open_safetensors(folder, config) as checkpoint:
+        return load_weights(checkpoint, config, torch.float32, CPU)
+
+
+def load_file(path: Path) -> DecoderWeights:
+    file = open_gguf(path)
+    config = read_gguf_config(file)
+    return load_weights(GgufCheckpoint(file, config), config, torch.float32, CPU)
 
 
 def saved(folder: Path, tensors: dict[str, torch.Tensor], name: str = "model.safetensors") -> Path:
@@ -67,8 +75,7 @@ def test_safetensors_in_several_files_are_fused(tmp_path: Path) -> None:
 
 def test_gguf_gives_what_safetensors_give(tmp_path: Path) -> None:
     tensors = small_tensors()
-    file = open_gguf(write_gguf(tmp_path / "m.gguf", tensors))
-    assert_fused(load_gguf(file, read_gguf_config(file), torch.float32, CPU), tensors)
+    assert_fused(load_file(write_gguf(tmp_path / "m.gguf", tensors)), tensors)
 
 
 @pytest.mark.parametrize("kind", ["Q8_0", "Q4_0", "Q4_1", "Q5_0", "Q5_1", "F16", "BF16"])
@@ -81,8 +88,7 @@ def test_quantised_gguf_is_de_quantised(tmp_path: Path, kind: str) -> None:
         else torch.from_numpy(dequantize(quantize(tensor.numpy(), quantisation), quantisation)).view(tensor.shape)
         for name, tensor in tensors.items()
     }
-    file = open_gguf(write_gguf(tmp_path / "m.gguf", tensors, quantisation=quantisation))
-    assert_fused(load_gguf(file, read_gguf_config(file), torch.float32, CPU), rounded)
+    assert_fused(load_file(write_gguf(tmp_path / "m.gguf", tensors, quantisation=quantisation)), rounded)
 
 
 def test_a_tied_head_is_stored_once(tmp_path: Path) -> None:

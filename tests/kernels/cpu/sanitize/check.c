@@ -22,7 +22,7 @@ static bool has_pairs; /* of bfloat16 */
 
 /* --- Operands, all freed together at the end of a case ------------------------------------------------------------- */
 
-static void *blocks[64];
+static void *blocks[256];
 static int num_blocks;
 
 static void *block(int64_t size) {
@@ -59,29 +59,52 @@ static void *numbers(int64_t count, int dtype) {
 /* Rows of `stride` elements, of which the last ends with its `width`. */
 static int64_t extent(int64_t rows, int64_t width, int64_t stride) { return (rows - 1) * stride + width; }
 
+/* A weight of `n` outputs from two parts; from numbers, or from blocks of which every bit pattern is a number. */
 static tg_linear linear(int64_t k, int64_t n, int packing, bool is_halved, bool has_bias, int source_dtype) {
   const int64_t half = is_halved ? n / 2 : n;
   const int64_t panels = (half + TG_PANEL - 1) / TG_PANEL * (is_halved ? 2 : 1);
-  tg_linear made = {.weight = block(panels * TG_PANEL * k * (packing == TG_PACKED_F32 ? 4 : 2)),
-                    .bias = has_bias ? numbers(n, TG_F32) : NULL, .n = n, .k = k, .packing = packing,
-                    .is_halved = is_halved};
-  const int64_t stride = n + 3;
-  tg_pack(&made, numbers(extent(k, n, stride), source_dtype), stride, source_dtype);
+  const tg_linear made = {.weight = block(panels * tg_panel_bytes(packing, k)), .bias = has_bias ? numbers(n, TG_F32) : NULL,
+                          .n = n, .k = k, .packing = packing, .is_halved = is_halved};
+  memset((void *)made.weight, 0, (size_t)(panels * tg_panel_bytes(packing, k)));
+  const int64_t row_bytes = k / tg_block_inputs(packing) * tg_block_bytes(packing);
+  for (int64_t first = 0, count = (n + 1) / 2; count > 0; first += count, count = n - first) {
+    tg_part part = {.linear = &made, .first = first, .count = count, .dtype = source_dtype};
+    if (row_bytes > 0) {
+      part.output_stride = row_bytes + 1; /* rows at any address */
+      uint8_t *rows = block(extent(count, row_bytes, part.output_stride));
+      memset(rows, 0x35, (size_t)extent(count, row_bytes, part.output_stride));
+      part.source = rows;
+    } else if (first == 0) { /* as a checkpoint has it, and transposed */
+      part.input_stride = 1, part.output_stride = k + 3;
+      part.source = numbers(extent(count, k, part.output_stride), source_dtype);
+    } else {
+      part.input_stride = count + 3, part.output_stride = 1;
+      part.source = numbers(extent(k, count, part.input_stride), source_dtype);
+    }
+    tg_pack(&part);
+  }
   return made;
 }
 
 static int dtype_read(int packing) { return packing == TG_PACKED_BF16_PAIRS ? TG_BF16 : TG_F32; }
 
-static bool can_run(int packing, int64_t k) { return packing != TG_PACKED_BF16_PAIRS || (has_pairs && k % 2 == 0); }
+static bool can_run(int packing, int64_t k) {
+  if (packing == TG_PACKED_BF16_PAIRS) return has_pairs && k % 2 == 0;
+  return k % tg_block_inputs(packing) == 0;
+}
+
+#define PACKINGS                                                                                                \
+  TG_PACKED_F32, TG_PACKED_BF16, TG_PACKED_BF16_PAIRS, TG_PACKED_Q8_0, TG_PACKED_Q4_0, TG_PACKED_Q4_1, TG_PACKED_Q4_K, \
+      TG_PACKED_Q6_K
 
 /* --- The ops -------------------------------------------------------------------------------------------------------- */
 
 static void check_gemm(void) {
-  EACH(int, packing, TG_PACKED_F32, TG_PACKED_BF16, TG_PACKED_BF16_PAIRS)
+  EACH(int, packing, PACKINGS)
   EACH(int, epilogue, TG_STORE, TG_ADD, TG_SILU_MUL)
   EACH(int64_t, m, 1, 2, 5, 7, 15, 43)
   EACH(int64_t, n, 2, 16, 34, 66, 130)
-  EACH(int64_t, k, 1, 6, 33) {
+  EACH(int64_t, k, 1, 6, 33, 64, 256) {
     if (!can_run(*packing, *k)) continue;
     const bool is_halved = *epilogue == TG_SILU_MUL, is_odd = (*m + *k / 2) % 2;
     const int x_dtype = dtype_read(*packing), y_dtype = *epilogue != TG_ADD && is_odd ? TG_BF16 : TG_F32;
@@ -110,14 +133,14 @@ static void check_rms_norm(void) {
 }
 
 static void check_embed(void) {
-  EACH(int, packing, TG_PACKED_F32, TG_PACKED_BF16, TG_PACKED_BF16_PAIRS)
-  EACH(int64_t, k, 1, 6, 33)
+  EACH(int, packing, PACKINGS)
+  EACH(int64_t, k, 1, 6, 33, 512)
   EACH(int64_t, n, 1, 17, 50) {
     if (!can_run(*packing, *k)) continue;
-    const tg_linear head = linear(*k, *n, *packing, false, false, TG_F32);
+    const tg_linear embedding = linear(*k, *n, *packing, false, false, TG_F32);
     int64_t *token_ids = block(3 * sizeof *token_ids);
     token_ids[0] = *n - 1, token_ids[1] = 0, token_ids[2] = *n / 2;
-    tg_run_embed(&(tg_embed){.head = &head, .token_ids = token_ids, .y = numbers(3 * *k, TG_F32), .m = 3});
+    tg_run_embed(&(tg_embed){.embedding = &embedding, .token_ids = token_ids, .y = numbers(3 * *k, TG_F32), .m = 3});
     free_blocks();
   }
 }
@@ -218,12 +241,13 @@ static void check_rope_store_and_attention(void) {
 }
 
 static void check_model(void) {
-  EACH(int, packing, TG_PACKED_F32, TG_PACKED_BF16, TG_PACKED_BF16_PAIRS)
+  EACH(int, packing, PACKINGS)
   EACH(int, kv_dtype, TG_F32, TG_BF16) {
     if (!can_run(*packing, 0)) continue;
-    const shape s = {6, 2, 20, 16};
-    const int64_t hidden_size = 50, intermediate = 70, vocab_size = 37, q_size = s.num_q_heads * s.head_dim;
-    const int64_t qkv_size = q_size + 2 * s.num_kv_heads * s.head_dim;
+    const bool is_quantized = tg_block_bytes(*packing) > 0;
+    const shape s = is_quantized ? (shape){4, 2, 64, 16} : (shape){6, 2, 20, 16};
+    const int64_t hidden_size = is_quantized ? 256 : 50, intermediate = is_quantized ? 512 : 70, vocab_size = 37, q_size = s.num_q_heads * s.head_dim;
+    const int64_t kv_size = s.num_kv_heads * s.head_dim, qkv_size = q_size + 2 * kv_size;
     const int x_dtype = dtype_read(*packing);
     const prepared made = step_of(s, *kv_dtype);
     tg_step step = made.step;
@@ -242,16 +266,18 @@ static void check_model(void) {
       layers[i] = (tg_layer){
           .attention_norm = numbers(hidden_size, TG_F32),
           .mlp_norm = numbers(hidden_size, TG_F32),
-          .qkv = linear(hidden_size, qkv_size, *packing, false, true, TG_F32),
+          .qkv = {linear(hidden_size, q_size + kv_size, *packing, false, true, TG_F32),
+                  linear(hidden_size, kv_size, *packing, false, true, TG_F32)},
+          .num_qkv = 2,
           .attention_out = linear(q_size, hidden_size, *packing, false, false, TG_F32),
           .gate_up = linear(hidden_size, 2 * intermediate, *packing, true, false, TG_F32),
           .down = linear(intermediate, hidden_size, *packing, false, false, TG_F32),
       };
     const tg_linear head = linear(hidden_size, vocab_size, *packing, false, false, TG_F32);
-    const tg_model model = {.layers = layers, .head = &head, .final_norm = numbers(hidden_size, TG_F32), .cos = made.cos,
+    const tg_model model = {.layers = layers, .embedding = &head, .head = &head, .final_norm = numbers(hidden_size, TG_F32), .cos = made.cos,
                             .sin = made.sin, .num_layers = NUM_LAYERS, .hidden_size = (int32_t)hidden_size,
                             .num_q_heads = s.num_q_heads, .num_kv_heads = s.num_kv_heads, .head_dim = s.head_dim,
-                            .is_tied = 1, .x_dtype = x_dtype, .eps = 1e-5f, .scale = 0.125f};
+                            .x_dtype = x_dtype, .eps = 1e-5f, .scale = 0.125f};
     tg_run_model(&model, &step);
     step.num_sampled = 0; /* as with chunks of prompts only */
     tg_run_model(&model, &step);
