@@ -1,6 +1,7 @@
 """Every combination of what a server does to a request leaves its tokens and the bits of its log-probabilities alone.
 
-The axes: in company or not, chunks of prompts, the prefix cache, preemption, threads, number format, instruction set.
+The axes: in company or not, chunks of prompts, the prefix cache, preemption, threads, number format, quantised weights
+or their numbers, instruction set.
 """
 
 import itertools
@@ -15,7 +16,7 @@ from tidegate_kernels.cpu.library import load_library
 from tidegate_server.engine.sampling_params import SamplingParams
 from tidegate_server.model.runner import ModelRunner, load_runner
 from tidegate_server.model_source import resolve_model
-from tidegate_server.settings import EngineSettings
+from tidegate_server.settings import EngineSettings, Quantization
 
 pytestmark = pytest.mark.real_model
 
@@ -33,12 +34,14 @@ CHUNKS = (1, 7, 64, WHOLE)
 CACHES = ("off", "cold", "warm")
 PREEMPTIONS = ("never", "recompute")
 DTYPES = ("float32", "bfloat16")
+QUANTIZATIONS = (Quantization.NONE, Quantization.AUTO)
 
 
 @dataclass(frozen=True)
 class Case:
     isa: str
     dtype: str
+    quantization: Quantization
     company: str
     chunk: int
     cache: str
@@ -47,17 +50,17 @@ class Case:
 
     def __str__(self) -> str:
         return (
-            f"{self.isa} {self.dtype}: {self.company}, chunk {self.chunk}, cache {self.cache}, "
-            f"preempted {self.preemption}, {self.num_threads} threads"
+            f"{self.isa} {self.dtype}, quantization {self.quantization}: {self.company}, chunk {self.chunk}, "
+            f"cache {self.cache}, preempted {self.preemption}, {self.num_threads} threads"
         )
 
 
 def cases() -> list[Case]:
     """The whole matrix for the instruction set that every machine has and for the best; the rest at their hardest."""
     isas = LIBRARY.supported_isas() if LIBRARY else ()
-    whole = {(isas[0], "float32"), (isas[-1], "bfloat16")} if isas else set()
+    whole = {(isas[0], "float32", Quantization.NONE), (isas[-1], "bfloat16", Quantization.NONE)} if isas else set()
     listed = []
-    for kind in itertools.product(isas, DTYPES):
+    for kind in itertools.product(isas, DTYPES, QUANTIZATIONS):
         axes = itertools.product(COMPANY, CHUNKS, CACHES, PREEMPTIONS)
         hardest = itertools.product(COMPANY[-1:], CHUNKS, CACHES[-1:], PREEMPTIONS[-1:])
         for i, (company, chunk, cache, preemption) in enumerate(axes if kind in whole else hardest):
@@ -77,8 +80,10 @@ class Undisturbed:
 
 
 @lru_cache(maxsize=1)  # cases of one kind follow each other, and a model takes half a gigabyte
-def undisturbed(isa: str, dtype: str) -> Undisturbed:
-    settings = EngineSettings(device="cpu", dtype=dtype, cpu_isa=isa, num_kv_blocks=NUM_BLOCKS)
+def undisturbed(isa: str, dtype: str, quantization: Quantization) -> Undisturbed:
+    settings = EngineSettings(
+        device="cpu", dtype=dtype, cpu_isa=isa, quantization=quantization, num_kv_blocks=NUM_BLOCKS
+    )
     runner = load_runner(settings, resolve_model("builtin://smollm2-135m-instruct"))
     draw = random.Random(3)
     prompts = {name: tuple(draw.randrange(1000, 40_000) for _ in range(length)) for name, length in LENGTHS.items()}
@@ -96,7 +101,7 @@ def sampling_of(name: str) -> SamplingParams:
 @pytest.mark.parametrize("case", cases(), ids=str)
 def test_nothing_changes_a_request(case: Case) -> None:
     assert LIBRARY is not None
-    model = undisturbed(case.isa, case.dtype)
+    model = undisturbed(case.isa, case.dtype, case.quantization)
     LIBRARY.start(case.isa, case.num_threads, None)
     # The longest prompt takes part where it costs no hundred steps.
     is_quick = case.chunk >= 64 or (case.chunk == 7 and case.cache == "warm")
@@ -146,11 +151,21 @@ def advance(driver: Driver, due: dict[str, int]) -> None:
 
 
 @pytest.mark.skipif(LIBRARY is None, reason="the CPU kernels were not built")
+@pytest.mark.parametrize("quantization", QUANTIZATIONS)
 @pytest.mark.parametrize("dtype", DTYPES)
-def test_instruction_sets_give_the_same_bits(dtype: str) -> None:
+def test_instruction_sets_give_the_same_bits(dtype: str, quantization: Quantization) -> None:
     assert LIBRARY is not None
     # Pairs of bfloat16 are rounded before they are multiplied: another kind of arithmetic.
-    isas = [isa for isa in LIBRARY.supported_isas() if dtype == "float32" or isa != "avx512bf16"]
-    of_each = [undisturbed(isa, dtype).answers for isa in isas]
+    has_pairs = dtype == "bfloat16" and quantization is Quantization.NONE
+    isas = [isa for isa in LIBRARY.supported_isas() if not has_pairs or isa != "avx512bf16"]
+    of_each = [undisturbed(isa, dtype, quantization).answers for isa in isas]
     for answers in of_each[1:]:
         assert answers == of_each[0]
+
+
+@pytest.mark.skipif(LIBRARY is None, reason="the CPU kernels were not built")
+def test_quantised_weights_give_the_bits_of_their_numbers() -> None:
+    assert LIBRARY is not None
+    isa = LIBRARY.supported_isas()[-1]
+    as_stored, as_numbers = (undisturbed(isa, "float32", quantization).answers for quantization in QUANTIZATIONS)
+    assert as_stored == as_numbers

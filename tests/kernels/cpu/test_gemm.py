@@ -174,7 +174,7 @@ def test_what_cannot_be_packed_is_refused(library: Library) -> None:
     rows, _ = quantized_rows(Packing.Q8_0, 4, 64)
     with pytest.raises(ValueError, match="48 inputs are no multiple of 32, as Q8_0 needs"):
         pack_linear(library, [torch.randn(4, 48)], None, Packing.Q8_0)
-    with pytest.raises(ValueError, match="numbers of torch.float32 do not pack as Q8_0"):
+    with pytest.raises(ValueError, match=r"numbers of torch\.float32 do not pack as Q8_0"):
         pack_linear(library, [torch.randn(4, 64)], None, Packing.Q8_0)
     with pytest.raises(ValueError, match="68 bytes of Q8_0 do not pack as 64 inputs of Q4_0"):
         pack_linear(library, [rows], None, Packing.Q4_0)
@@ -182,5 +182,5 @@ def test_what_cannot_be_packed_is_refused(library: Library) -> None:
         pack_linear(library, [rows, torch.randn(4, 32)], None, Packing.Q8_0)
     with pytest.raises(ValueError, match="5 outputs have no halves"):
         pack_linear(library, [torch.randn(5, 32)], None, Packing.F32, is_halved=True)
-    with pytest.raises(ValueError, match="numbers of torch.float16 do not pack as F32"):
+    with pytest.raises(ValueError, match=r"numbers of torch\.float16 do not pack as F32"):
         pack_linear(library, [torch.randn(4, 32).half()], None, Packing.F32)

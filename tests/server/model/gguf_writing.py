@@ -1,5 +1,6 @@
 """Writes small GGUF files with llama.cpp's own conventions, for tests."""
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -70,8 +71,13 @@ def write_gguf(
     fields: dict[str, Any] | None = None,
     architecture: str = "llama",
     quantisation: gguf.GGMLQuantizationType = gguf.GGMLQuantizationType.F32,
+    others: Mapping[str, gguf.GGMLQuantizationType] | None = None,
 ) -> Path:
-    """Write a file; matrices in the given quantisation, vectors in fp32; a field of None is left out."""
+    """Write a file; matrices in the given quantisation, vectors in fp32; a field of None is left out.
+
+    Args:
+        others: module names, such as `v_proj`, of matrices in another quantisation.
+    """
     writer = gguf.GGUFWriter(path, architecture)
     for key, value in (SMALL | (fields or {})).items():
         name = key if key.startswith(("tokenizer.", "general.")) else f"{architecture}.{key}"
@@ -96,7 +102,8 @@ def write_gguf(
         if tensor.dim() == 1:
             writer.add_tensor(gguf_name(name) if name.startswith("model.") else name, values)
         else:
-            writer.add_tensor(gguf_name(name), quantize(values, quantisation), raw_dtype=quantisation)
+            kind = (others or {}).get(module, quantisation)
+            writer.add_tensor(gguf_name(name), quantize(values, kind), raw_dtype=kind)
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()
