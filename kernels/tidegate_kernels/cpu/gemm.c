@@ -201,11 +201,19 @@ TILES(TILE, bf16, TG_PACKED_BF16)
 TILES(TILE_OF_PAIRS, pairs, TG_PACKED_BF16_PAIRS)
 #endif
 
-#define TILES_OF_GROUPS(name, packing)                                                                       \
+#ifdef __AVX512F__
+#define TILES_OF_GROUPS(name, packing)                                                                        \
   TILE_OF_GROUPS(name, 1, 1, packing) TILE_OF_GROUPS(name, 2, 1, packing) TILE_OF_GROUPS(name, 1, 2, packing) \
   TILE_OF_GROUPS(name, 2, 2, packing) TILE_OF_GROUPS(name, 1, 4, packing) TILE_OF_GROUPS(name, 2, 4, packing) \
-  static const tile_fn name[MAX_WIDTH + 1][QUANTIZED_HEIGHT + 1] = {                                          \
+  static const tile_fn name[QUANTIZED_WIDTH + 1][QUANTIZED_HEIGHT + 1] = {                                    \
       [1] = {0, name##_1x1, name##_2x1}, [2] = {0, name##_1x2, name##_2x2}, [4] = {0, name##_1x4, name##_2x4}};
+#else
+#define TILES_OF_GROUPS(name, packing)                                                                        \
+  TILE_OF_GROUPS(name, 1, 1, packing) TILE_OF_GROUPS(name, 2, 1, packing) TILE_OF_GROUPS(name, 1, 2, packing) \
+  TILE_OF_GROUPS(name, 2, 2, packing)                                                                         \
+  static const tile_fn name[QUANTIZED_WIDTH + 1][QUANTIZED_HEIGHT + 1] = {                                    \
+      [1] = {0, name##_1x1, name##_2x1}, [2] = {0, name##_1x2, name##_2x2}};
+#endif
 TILES_OF_GROUPS(q8_0, TG_PACKED_Q8_0)
 TILES_OF_GROUPS(q4_0, TG_PACKED_Q4_0)
 TILES_OF_GROUPS(q4_1, TG_PACKED_Q4_1)

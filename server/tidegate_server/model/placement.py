@@ -9,7 +9,7 @@ from tidegate_server.model.config import ModelConfig
 from tidegate_server.model.host_limits import available_memory_bytes, usable_cpus
 
 # What OMP_NUM_THREADS leaves, before anybody here asks for another number.
-_MOST_TORCH_THREADS = torch.get_num_threads()
+MOST_TORCH_THREADS = torch.get_num_threads()
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 
@@ -60,7 +60,7 @@ def use_allowed_cpus() -> int:
     torch alone counts the machine's cores, whatever the container's limit; but never more than OMP_NUM_THREADS, which
     it read when it was imported.
     """
-    num_threads = min(_MOST_TORCH_THREADS, usable_cpus())
+    num_threads = min(MOST_TORCH_THREADS, usable_cpus())
     torch.set_num_threads(num_threads)
     return num_threads
 

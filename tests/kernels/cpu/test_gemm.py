@@ -1,5 +1,6 @@
 """Products with packed weights against fp64, and against themselves: a row has the same bits in any company."""
 
+import math
 from ctypes import pointer
 
 import pytest
@@ -62,7 +63,7 @@ def weight_of(num_outputs: int, num_inputs: int, packing: Packing) -> Tensor:
 
 def rows_of(num_rows: int, num_inputs: int) -> Tensor:
     """Random rows whose products are about one."""
-    return torch.randn(num_rows, num_inputs) / num_inputs**0.5
+    return torch.randn(num_rows, num_inputs) / math.sqrt(num_inputs)
 
 
 def rows_read(x: Tensor, packing: Packing) -> Tensor:
