@@ -148,6 +148,7 @@ async def _measure_session(
         start = ServerStart(
             server=server.name,
             version=version,
+            kernels=process.kernels,
             turn=turn,
             kv_tokens=kv_tokens,
             ready_s=process.ready_s,

@@ -15,6 +15,7 @@ class ServerStart:
 
     server: str
     version: str
+    kernels: str  # that it chose on this machine; empty where it does not tell
     turn: int
     kv_tokens: int
     ready_s: float

@@ -38,6 +38,7 @@ class Launch:
     argv: tuple[str, ...]
     env: Mapping[str, str] = field(default_factory=dict)  # on top of this process's own
     speaks: Speaks = Speaks.HTTP
+    load_url: str | None = None  # of a document whose `kernels` names the variant that the server chose here
     ready_timeout_s: float = 120.0
 
 

@@ -72,7 +72,7 @@ def _facts(comparison: Comparison) -> Iterator[str]:
         )
 
 
-_START_HEADER = ("server", "version", "ready after s", "peak memory MB (RSS)", "memory MB (PSS)")
+_START_HEADER = ("server", "version", "kernels", "ready after s", "peak memory MB (RSS)", "memory MB (PSS)")
 
 
 def _start_rows(comparison: Comparison) -> Iterator[tuple[str, ...]]:
@@ -84,6 +84,7 @@ def _start_rows(comparison: Comparison) -> Iterator[tuple[str, ...]]:
         yield (
             server,
             starts[0].version,
+            starts[0].kernels,
             f"{statistics.median(start.ready_s for start in starts):.1f}",
             f"{max(start.peak_rss_bytes for start in starts) / MB:.0f}",
             f"{statistics.median(start.pss_bytes for start in starts) / MB:.0f}",

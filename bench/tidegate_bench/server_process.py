@@ -35,6 +35,8 @@ class ServerProcess:
         self._watch: asyncio.Task[None] | None = None
         self.ready_s = 0.0
         """Start of the process to the end of its first completion."""
+        self.kernels = ""
+        """What the server computes with; empty where it does not tell."""
         self.tree: ProcessTree
         self.target: Target
 
@@ -56,6 +58,9 @@ class ServerProcess:
         self._watch = asyncio.create_task(self._watch_memory())
         try:
             await asyncio.wait_for(self._wait_ready(), self._launch.ready_timeout_s)
+            self.ready_s = time.perf_counter() - start
+            if self._launch.load_url is not None:
+                self.kernels = await _kernels(self._launch.load_url)
         except TimeoutError:
             await self._stop()
             raise BenchError(
@@ -64,7 +69,6 @@ class ServerProcess:
         except BaseException:
             await self._stop()
             raise
-        self.ready_s = time.perf_counter() - start
         return self
 
     async def __aexit__(
@@ -130,6 +134,14 @@ async def _serves(session: aiohttp.ClientSession, base_url: str) -> bool:
     if record.error is not None and record.error.startswith(f"{CompletionFailed.__name__}: HTTP 4"):
         raise BenchError(f"the server refuses completions: {record.error}")
     return record.error is None
+
+
+async def _kernels(load_url: str) -> str:
+    try:
+        async with aiohttp.ClientSession(raise_for_status=True) as session, session.get(load_url) as response:
+            return str((await response.json())["kernels"])
+    except (aiohttp.ClientError, ValueError, LookupError, TypeError) as failure:
+        raise BenchError(f"{load_url}: names no kernels ({failure!r})") from None
 
 
 def free_port() -> int:

@@ -43,6 +43,9 @@ class LoadReport(msgspec.Struct, frozen=True, kw_only=True):
     version: str = ""  # of the server
     device: str = ""
     dtype: str = ""
+    kernels: str = ""  # "cpu-" and the instruction set of the kernels in C, "torch" or "triton"
+    exact: bool | None = None  # whether rows kept their bits in any batch when the start tried; null: not tried
+    inexact_ops: tuple[str, ...] = ()  # those whose rows did not
 
 
 class DrainRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -38,6 +38,12 @@ _G, _C, _H, _I = MetricKind.GAUGE, MetricKind.COUNTER, MetricKind.HISTOGRAM, Met
 FINISHED_REASONS: Final = ("stop", "length", "abort")
 OUTCOMES: Final = (*FINISHED_REASONS, "error", "refused")
 
+# `verdict` of tidegate_exactness.
+EXACT: Final = "exact"
+INEXACT: Final = "inexact"
+NOT_PROBED: Final = "not_probed"
+VERDICTS: Final = (EXACT, INEXACT, NOT_PROBED)
+
 REQUESTS_RUNNING: Final = Metric("tidegate_requests_running", _G, "Requests that hold KV blocks.", _MODEL)
 REQUESTS_WAITING: Final = Metric("tidegate_requests_waiting", _G, "Requests that wait for KV blocks.", _MODEL)
 WAITING_PROMPT_TOKENS: Final = Metric(
@@ -84,6 +90,12 @@ SERVER_STATE: Final = Metric(
 BUILD_INFO: Final = Metric(
     "tidegate_build_info", _I, "Always 1; what is running.", (MODEL_LABEL, "version", "device", "dtype", "kernels")
 )
+EXACTNESS: Final = Metric(
+    "tidegate_exactness",
+    _G,
+    "1 for what the start found when it tried if batches change a row's bits, 0 for the others.",
+    (MODEL_LABEL, "verdict"),
+)
 
 SERVER_METRICS: Final = (
     REQUESTS_RUNNING,
@@ -112,6 +124,7 @@ SERVER_METRICS: Final = (
     OUTPUT_LENGTH,
     SERVER_STATE,
     BUILD_INFO,
+    EXACTNESS,
 )
 
 # The names that gateways and dashboards made for vLLM scrape, with vLLM's labels and meanings.

@@ -30,6 +30,19 @@ class BuildFacts:
     block_size: int = 0
     num_kv_blocks: int = 0
     prefix_caching: bool = True
+    exact: bool | None = None  # None: not probed
+    inexact_ops: tuple[str, ...] = ()
+
+    @property
+    def verdict(self) -> str:
+        """One of the contract's VERDICTS."""
+        match self.exact:
+            case None:
+                return names.NOT_PROBED
+            case True:
+                return names.EXACT
+            case False:
+                return names.INEXACT
 
 
 class ServerMetrics:
@@ -191,6 +204,8 @@ class _EngineCollector(Collector):
         yield self._family(
             names.BUILD_INFO, ((self._model_name, facts.version, facts.device, facts.dtype, facts.kernels), 1)
         )
+        verdicts = (((self._model_name, each), 1 if each == facts.verdict else 0) for each in names.VERDICTS)
+        yield self._family(names.EXACTNESS, *verdicts)
         cache = (str(facts.block_size), str(facts.num_kv_blocks), str(facts.prefix_caching), facts.dtype)
         yield self._family(names.VLLM_CACHE_CONFIG_INFO, ((self._model_name, *cache), 1))
 

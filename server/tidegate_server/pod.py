@@ -157,6 +157,8 @@ class Pod:
             kernels=ready.kernels,
             block_size=ready.block_size,
             num_kv_blocks=ready.num_kv_blocks,
+            exact=ready.exact,
+            inexact_ops=ready.inexact_ops,
         )
         self._lifecycle.became_ready()
         log.info(
@@ -167,6 +169,7 @@ class Pod:
             device=ready.device,
             dtype=ready.dtype,
             kernels=ready.kernels,
+            exact=ready.exact,
             max_model_len=ready.max_model_len,
             kv_tokens=ready.num_kv_blocks * ready.block_size,
             load_time_s=round(ready.load_time_s, 2),

@@ -35,6 +35,14 @@ class Quantization(StrEnum):
     NONE = "none"  # in the dtype
 
 
+class ExactMode(StrEnum):
+    """What the start does about rows whose bits depend on their batch."""
+
+    AUTO = "auto"  # look, and say so
+    REQUIRE = "require"  # look, and serve only if there are none
+    OFF = "off"  # do not look
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineSettings:
     """What the engine process needs; crosses to it pickled."""
@@ -47,6 +55,8 @@ class EngineSettings:
     """Numbers of the weights on a CPU: `auto`: as a GGUF file has them; `int8`; `none`: in the dtype."""
     cpu_isa: str = "auto"
     """Instruction set of the CPU kernels: one of `CPU_ISAS`; `auto`: the best of the processor; `none`: plain torch."""
+    exact: ExactMode = ExactMode.AUTO
+    """Whether the start tries if rows keep their bits in any batch, and whether they have to."""
     max_model_len: int | None = None
     """Tokens of prompt and output together; None: what the checkpoint was trained for."""
     max_num_seqs: int = 64
@@ -151,6 +161,13 @@ OPTIONS: Mapping[str, tuple[Option, ...]] = {
             values.one_of(*CPU_ISAS),
             "instruction set of the CPU kernels; none: plain torch",
             "ISA",
+        ),
+        Option(
+            "--exact",
+            "exact",
+            values.member_of(ExactMode),
+            "try at start if a row's bits depend on its batch: auto says so, require then stops, off does not try",
+            "MODE",
         ),
         Option("--max-model-len", "max_model_len", _NUMBER, "most tokens of prompt and output together", "TOKENS"),
         Option("--seed", "seed", values.whole_number(0, 2**63 - 1), "root of the seeds of requests without one", "N"),

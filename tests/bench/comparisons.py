@@ -32,7 +32,7 @@ def run(server: str, repeat: int, measured: Summary, cpu: CpuShare | None = QUIE
 
 
 def start(server: str, ready_s: float, *, kv_tokens: int = 24_576, rss_mb: int = 1000) -> ServerStart:
-    return ServerStart(server, "1.2.3", 0, kv_tokens, ready_s, rss_mb * 1_000_000, 900_000_000)
+    return ServerStart(server, "1.2.3", "cpu-avx2", 0, kv_tokens, ready_s, rss_mb * 1_000_000, 900_000_000)
 
 
 def comparison(*runs: WorkloadRun, starts: tuple[ServerStart, ...] = ()) -> Comparison:

@@ -43,6 +43,7 @@ class FakeServer:
         app = web.Application()
         app.router.add_post("/v1/completions", self._complete)
         app.router.add_get("/v1/models", self._models)
+        app.router.add_get("/load", self._load)
         return app
 
     @contextlib.asynccontextmanager
@@ -64,6 +65,9 @@ class FakeServer:
 
     async def _models(self, request: web.Request) -> web.Response:
         return web.json_response({"object": "list", "data": [{"id": "fake"}]})
+
+    async def _load(self, request: web.Request) -> web.Response:
+        return web.json_response({"model": "fake", "kernels": "fake-isa"})
 
     async def _complete(self, request: web.Request) -> web.StreamResponse:
         body = await request.json()

@@ -47,7 +47,7 @@ def test_time_to_ready_is_a_median_and_memory_a_peak_of_the_starts_with_most_roo
         start("tidegate", 1.0, kv_tokens=3072, rss_mb=9999),
     )
     text = to_markdown(comparison(run("tidegate", 0, summary()), starts=starts))
-    assert rows(text, "tidegate")[0] == ["tidegate", "1.2.3", "4.0", "1200", "900"]
+    assert rows(text, "tidegate")[0] == ["tidegate", "1.2.3", "cpu-avx2", "4.0", "1200", "900"]
 
 
 @pytest.mark.parametrize("share", [CpuShare(0.5, 0.0, 0.2, 0.0), CpuShare(0.5, 0.0, 0.0, 0.2)], ids=["others", "steal"])

@@ -1,5 +1,6 @@
 import asyncio
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -30,6 +31,24 @@ def test_ready_server_serves_and_leaves_no_process_behind(tmp_path: Path) -> Non
             return server.tree
 
     assert asyncio.run(run()).living() == []
+
+
+@pytest.mark.parametrize(("path", "problem"), [("/load", None), ("/v1/models", "names no kernels"), ("/x", "404")])
+def test_kernels_are_what_the_server_s_load_document_names(tmp_path: Path, path: str, problem: str | None) -> None:
+    port = free_port()
+    telling = replace(launch(port), load_url=f"http://127.0.0.1:{port}{path}")
+    server = ServerProcess(telling, port, tmp_path / "log")
+
+    async def kernels() -> str:
+        async with server:
+            return server.kernels
+
+    if problem is None:
+        assert asyncio.run(kernels()) == "fake-isa"
+    else:
+        with pytest.raises(BenchError, match=problem):
+            asyncio.run(kernels())
+    assert server.tree.living() == []
 
 
 def test_server_that_ends_early_is_reported_with_its_last_words(tmp_path: Path) -> None:

@@ -113,7 +113,17 @@ def test_the_ops_port_tells_the_work_done(served: RunningServer) -> None:
     _, ops = served.ready()
     load = httpx.get(f"{ops}/load", timeout=30).json()
     assert (load["model"], load["state"], load["kv_blocks_total"]) == (MODEL, "ready", 128)
+    kernels = load["kernels"]
+    assert kernels.startswith("cpu-") if load_library() is not None else kernels == "torch"
+    assert served.event("ready")["kernels"] == kernels
+    # The kernels in C promise it; torch's on this machine may or may not keep it.
+    assert load["exact"] is True or kernels == "torch"
+    assert (load["inexact_ops"] == []) is load["exact"]
+    probed = served.event("exactness_probed")
+    assert (probed["exact"], probed["kernels"]) == (load["exact"], kernels)
     metrics = httpx.get(f"{ops}/metrics", timeout=30).text
+    verdict = "exact" if load["exact"] else "inexact"
+    assert f'tidegate_exactness{{model_name="{MODEL}",verdict="{verdict}"}} 1.0' in metrics
     cache_dtype = "bfloat16" if load_library() is not None else "float32"
     assert f'vllm:cache_config_info{{block_size="16",cache_dtype="{cache_dtype}"' in metrics
     assert "nan" not in metrics.lower()

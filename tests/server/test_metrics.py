@@ -2,14 +2,30 @@
 
 import math
 
+import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from tidegate_contract.admin import ServerState
-from tidegate_contract.metric_names import FINISHED_REASONS, OUTCOMES, SERVER_METRICS, VLLM_METRICS, MetricKind
+from tidegate_contract.metric_names import (
+    FINISHED_REASONS,
+    OUTCOMES,
+    SERVER_METRICS,
+    VERDICTS,
+    VLLM_METRICS,
+    MetricKind,
+)
 from tidegate_server.engine.snapshot import EngineSnapshot
 from tidegate_server.metrics import BuildFacts, RequestMeter, ServerMetrics
 
 KINDS = {"counter": MetricKind.COUNTER, "gauge": MetricKind.GAUGE, "histogram": MetricKind.HISTOGRAM}
+
+# What says of several things which one holds, or carries facts in its labels.
+ONE_OF_THEM_IS_ONE = (
+    "tidegate_build_info",
+    "vllm:cache_config_info",
+    "tidegate_server_state",
+    "tidegate_exactness",
+)
 
 
 class Pod:
@@ -61,7 +77,7 @@ def test_the_first_scrape_is_all_zeros_with_every_label_there() -> None:
     pod = Pod()
     for name, (_, samples) in pod.families().items():
         assert samples, name
-        if name not in ("tidegate_build_info", "vllm:cache_config_info", "tidegate_server_state"):
+        if name not in ONE_OF_THEM_IS_ONE:
             assert all(value == 0.0 for _, _, value in samples), name
     for outcome in OUTCOMES:
         assert pod.value("tidegate_requests_total", outcome=outcome) == 0
@@ -95,6 +111,14 @@ def test_the_state_is_one_of_all_states() -> None:
     pod.state = ServerState.READY
     values = {state: pod.value("tidegate_server_state", state=state.value) for state in ServerState}
     assert values == {state: float(state is ServerState.READY) for state in ServerState}
+
+
+@pytest.mark.parametrize(("exact", "verdict"), [(None, "not_probed"), (True, "exact"), (False, "inexact")])
+def test_exactness_is_one_of_all_verdicts(exact: bool | None, verdict: str) -> None:
+    pod = Pod()
+    pod.facts = BuildFacts(version="1.2.3", exact=exact)
+    values = {each: pod.value("tidegate_exactness", verdict=each) for each in VERDICTS}
+    assert values == {each: float(each == verdict) for each in VERDICTS}
 
 
 def test_facts_follow_once_the_engine_is_ready() -> None:

@@ -11,12 +11,13 @@ import httpx
 import pytest
 
 from tests.server.engine.counting_runner import CountingRunner, load_nothing
+from tidegate_server.engine.exactness import Difference, Exactness, settle_exactness
 from tidegate_server.engine.launch import RunnerFactory
 from tidegate_server.errors import StartError
 from tidegate_server.listeners import bind
 from tidegate_server.model_source import ModelFiles
 from tidegate_server.pod import Listeners, Pod
-from tidegate_server.settings import EngineSettings, ServerSettings
+from tidegate_server.settings import EngineSettings, ExactMode, ServerSettings
 
 TIMEOUT_S = 120
 LONG_S = 3600.0
@@ -98,6 +99,36 @@ async def last_of(lines: AsyncIterator[str]) -> str:
 
 def interrupt() -> None:
     os.kill(os.getpid(), signal.SIGINT)
+
+
+def load_inexact_runner(settings: EngineSettings, files: ModelFiles) -> CountingRunner:
+    return CountingRunner(exactness=Exactness((Difference("down 8x4", "a row alone against the same among 64"),)))
+
+
+def load_what_must_be_exact(settings: EngineSettings, files: ModelFiles) -> CountingRunner:
+    differences = (Difference("down 8x4", "a row alone against the same among 64"),)
+    return CountingRunner(exactness=settle_exactness(ExactMode.REQUIRE, lambda: differences, "torch"))
+
+
+def test_a_pod_that_must_be_exact_and_is_not_says_so_and_stops() -> None:
+    async def scenario(pod: Running) -> None:
+        await asyncio.wait({pod.exit})
+
+    with pytest.raises(StartError, match=r"^--exact: require .*down 8x4 \(a row alone") as stopped:
+        run(scenario, load_what_must_be_exact)
+    assert stopped.value.code == "InvalidSetting"
+
+
+def test_what_the_probe_found_reaches_the_load_report_and_the_metrics() -> None:
+    async def scenario(pod: Running) -> None:
+        await pod.status("/readyz", 200)
+        load = (await pod.http.get(f"{pod.ops}/load")).json()
+        assert (load["exact"], load["inexact_ops"], load["kernels"]) == (False, ["down 8x4"], "torch")
+        metrics = (await pod.http.get(f"{pod.ops}/metrics")).text
+        assert 'verdict="inexact"} 1.0' in metrics
+        interrupt()
+
+    assert run(scenario, load_inexact_runner) == 0
 
 
 def test_a_pod_starts_answers_and_stops_when_told() -> None:

@@ -20,6 +20,7 @@ VALUES: dict[str, tuple[str, str]] = {
     "--dtype": ("bfloat16", "bf16"),
     "--quantization": ("int8", "fp8"),
     "--cpu-isa": ("avx2", "sse"),
+    "--exact": ("require", "perhaps"),
     "--max-model-len": ("2048", "0"),
     "--seed": ("7", "-1"),
     "--max-num-seqs": ("8", "many"),

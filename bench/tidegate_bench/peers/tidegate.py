@@ -6,6 +6,7 @@ from importlib.metadata import version
 from pathlib import Path
 
 from tidegate_bench.launch import SERVED_NAME, BenchError, Launch, ServerOptions
+from tidegate_contract.labels import LOAD_PATH
 
 BLOCK_SIZE = 16
 
@@ -37,7 +38,10 @@ class Tidegate:
             "--num-kv-blocks": str(num_blocks(options.kv_tokens, BLOCK_SIZE)),
         }
         flat = [word for pair in arguments.items() for word in pair]
-        return Launch(argv=(sys.executable, "-m", "tidegate_server", "serve", *flat, *self._extra_arguments))
+        return Launch(
+            argv=(sys.executable, "-m", "tidegate_server", "serve", *flat, *self._extra_arguments),
+            load_url=f"http://127.0.0.1:{options.ops_port}{LOAD_PATH}",
+        )
 
 
 def num_blocks(kv_tokens: int, block_size: int) -> int:

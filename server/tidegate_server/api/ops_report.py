@@ -88,4 +88,7 @@ def load_report(view: PodView, model_name: str, facts: BuildFacts) -> LoadReport
         version=facts.version,
         device=facts.device,
         dtype=facts.dtype,
+        kernels=facts.kernels,
+        exact=facts.exact,
+        inexact_ops=facts.inexact_ops,
     )

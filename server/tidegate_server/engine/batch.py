@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NewType, Protocol
 
+from tidegate_server.engine.exactness import Exactness
 from tidegate_server.engine.sampling_params import SamplingParams
 
 RequestId = NewType("RequestId", str)
@@ -96,7 +97,10 @@ class LoadedRunner(Runner, Protocol):
     def dtype(self) -> str: ...
 
     @property
-    def kernels(self) -> str: ...  # "torch" or "triton"
+    def kernels(self) -> str: ...  # "cpu-" and the instruction set of the kernels in C, "torch" or "triton"
+
+    @property
+    def exactness(self) -> Exactness | None: ...  # None: not probed
 
 
 class RunnerBroken(Exception):

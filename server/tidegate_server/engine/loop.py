@@ -87,6 +87,8 @@ def ready_message(runner: LoadedRunner, load_time_s: float) -> EngineReady:
         dtype=runner.dtype,
         kernels=runner.kernels,
         load_time_s=load_time_s,
+        exact=None if runner.exactness is None else runner.exactness.is_exact,
+        inexact_ops=() if runner.exactness is None else runner.exactness.inexact_ops,
         eos_token_ids=runner.eos_token_ids,
     )
 

@@ -51,8 +51,10 @@ class EngineReady(msgspec.Struct, frozen=True, kw_only=True, tag="ready"):
     vocab_size: int
     device: str
     dtype: str
-    kernels: str  # "torch" or "triton"
+    kernels: str  # "cpu-" and the instruction set of the kernels in C, "torch" or "triton"
     load_time_s: float
+    exact: bool | None = None  # what the start-up probe found; None: not probed
+    inexact_ops: tuple[str, ...] = ()  # what gave rows other bits in another batch
     eos_token_ids: tuple[int, ...] = ()
 
 

@@ -1,15 +1,19 @@
 """The decoder of the Llama family on the CPU library: one call a step, the same bits in any batch."""
 
+from collections.abc import Iterator
+
 import torch
 from torch import Tensor
 
 from tidegate_kernels.cpu.library import Library
 from tidegate_kernels.cpu.structs import Dtype, TgArgmax, TgStep
 from tidegate_server.model.config import ModelConfig
+from tidegate_server.model.cpu_row_ops import cpu_row_ops
 from tidegate_server.model.cpu_weights import CpuWeights
 from tidegate_server.model.inputs import ModelInputs
 from tidegate_server.model.kv_cache import KvCache
 from tidegate_server.model.rope_table import rope_table
+from tidegate_server.model.row_ops import RowOp
 
 
 class CpuDecoder:
@@ -27,6 +31,7 @@ class CpuDecoder:
         self._config = config
         self._library = library
         self._weights = weights
+        self._num_positions = num_positions
         cos, sin = rope_table(config, num_positions, torch.device("cpu"))
         weights.model.cos, weights.model.sin = weights.vector(cos), weights.vector(sin)
         self._space = _Workspace(config, 0, weights.x_dtype)
@@ -80,6 +85,12 @@ class CpuDecoder:
             )
         )
         return maximum, index
+
+    def row_ops(self, kv_cache: KvCache) -> Iterator[RowOp]:
+        """See `decoder.ForwardPass`."""
+        model, x_dtype = self._weights.model, self._weights.x_dtype
+        kv_dtype, block_size = kv_cache.blocks.dtype, kv_cache.blocks.shape[4]
+        return cpu_row_ops(self._library, model, x_dtype, kv_dtype, block_size, self._num_positions)
 
 
 class _Workspace:

@@ -1,5 +1,6 @@
 """The decoder of the Llama family: token ids and a KV cache to logits."""
 
+from collections.abc import Iterator
 from typing import Protocol
 
 import torch
@@ -11,7 +12,9 @@ from tidegate_server.model.inputs import ModelInputs
 from tidegate_server.model.kv_cache import KvCache
 from tidegate_server.model.linear import RowPlan, linear
 from tidegate_server.model.rope_table import rope_table
+from tidegate_server.model.row_ops import RowOp
 from tidegate_server.model.sampler import torch_argmax
+from tidegate_server.model.torch_row_ops import torch_row_ops
 from tidegate_server.model.weights import DecoderWeights, LayerWeights, LinearWeights
 
 
@@ -28,6 +31,10 @@ class ForwardPass(Protocol):
 
     def argmax(self, rows: Tensor) -> tuple[Tensor, Tensor]:
         """See `sampler.Argmax`."""
+        ...
+
+    def row_ops(self, kv_cache: KvCache) -> Iterator[RowOp]:
+        """What a step does to rows, op by op, in memory of their own that lies as `kv_cache` does."""
         ...
 
 
@@ -61,6 +68,12 @@ class Decoder:
     def argmax(self, rows: Tensor) -> tuple[Tensor, Tensor]:
         """See `sampler.Argmax`."""
         return torch_argmax(rows)
+
+    def row_ops(self, kv_cache: KvCache) -> Iterator[RowOp]:
+        """See `ForwardPass`."""
+        block_size = kv_cache.blocks.shape[4]
+        tables = self._cos, self._sin
+        return torch_row_ops(self._config, self._weights, self._ops, self._row_plan, tables, block_size)
 
     def _attention(self, layer: LayerWeights, x: Tensor, inputs: ModelInputs, layer_cache: Tensor) -> Tensor:
         config = self._config

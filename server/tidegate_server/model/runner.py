@@ -2,22 +2,24 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import structlog
 import torch
 
 from tidegate_server.engine.batch import Batch, RequestId, RunnerBroken, SampledToken, ScheduledRequest
+from tidegate_server.engine.exactness import Difference, Exactness, settle_exactness
 from tidegate_server.errors import InvalidSetting
 from tidegate_server.model.config import ModelConfig
 from tidegate_server.model.decoder import ForwardPass
+from tidegate_server.model.exactness_probe import find_differences, scratch_cache
 from tidegate_server.model.inputs import build_inputs
 from tidegate_server.model.kv_cache import KvCache, KvCachePlan, allocate_kv_cache, plan_kv_cache
 from tidegate_server.model.loading import load_model
 from tidegate_server.model.placement import choose_device, free_memory_bytes, use_allowed_cpus
 from tidegate_server.model.sampler import Draw, sample
 from tidegate_server.model_source import ModelFiles
-from tidegate_server.settings import EngineSettings
+from tidegate_server.settings import EngineSettings, ExactMode
 
 log: structlog.stdlib.BoundLogger = structlog.get_logger(__name__)
 
@@ -35,6 +37,7 @@ class ModelRunner:
     block_size: int
     dtype: str
     kernels: str
+    exactness: Exactness | None = None
 
     @property
     def vocab_size(self) -> int:
@@ -90,6 +93,7 @@ def load_runner(settings: EngineSettings, files: ModelFiles) -> ModelRunner:
         kernels=model.kernels,
     )
     _warm_up(runner)
+    runner = replace(runner, exactness=_probed(runner, settings.exact))
     log.info(
         "model_loaded",
         model=files.name,
@@ -122,6 +126,13 @@ def _warm_up(runner: ModelRunner) -> None:
         request_id=RequestId("warm-up"), start=0, token_ids=(0,), block_table=(0,), sampling=None, seed=0
     )
     runner.run(Batch(step=0, scheduled=(request,)))
+
+
+def _probed(runner: ModelRunner, mode: ExactMode) -> Exactness | None:
+    def probe() -> Iterator[Difference]:
+        return find_differences(replace(runner, kv_cache=scratch_cache(runner.kv_cache)))
+
+    return settle_exactness(mode, probe, runner.kernels)
 
 
 @contextmanager

@@ -56,6 +56,10 @@ def test_model_and_dtype_are_those_of_the_run(server: Server) -> None:
     assert value_of(argv, "--dtype") == "float32"
 
 
+def test_our_own_server_tells_which_kernels_it_chose() -> None:
+    assert Tidegate().launch(OPTIONS).load_url == "http://127.0.0.1:19000/load"
+
+
 def test_vllm_gets_every_core() -> None:
     assert VllmCpu().launch(OPTIONS).env["VLLM_CPU_OMP_THREADS_BIND"] == "0-1"
 

@@ -79,6 +79,13 @@ def test_the_load_report_counts_in_tokens() -> None:
     assert (report.model, report.state, report.device, report.since_progress_s) == ("m", ServerState.READY, "cpu", 2.0)
 
 
+def test_the_load_report_says_what_runs_and_whether_it_is_exact() -> None:
+    facts = BuildFacts(version="1", kernels="cpu-avx2", exact=False, inexact_ops=("down 8x4",))
+    report = load_report(READY, "m", facts)
+    assert (report.kernels, report.exact, report.inexact_ops) == ("cpu-avx2", False, ("down 8x4",))
+    assert b'"exact":null,"inexact_ops":[]' in msgspec.json.encode(load_report(READY, "m", BuildFacts(version="1")))
+
+
 class OpsPort:
     """A running ops server whose pod is a value that tests set."""
 

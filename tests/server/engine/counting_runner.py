@@ -7,6 +7,7 @@ from zlib import crc32
 
 from tidegate_server.engine.batch import Batch, RunnerBroken, SampledToken, ScheduledRequest
 from tidegate_server.engine.block_pool import NULL_BLOCK
+from tidegate_server.engine.exactness import Exactness
 from tidegate_server.engine.slots import slot_mapping
 from tidegate_server.errors import BadLogits, ModelNotFound
 from tidegate_server.model_source import ModelFiles
@@ -45,6 +46,7 @@ class CountingRunner:
     device: str = "cpu"
     dtype: str = "float32"
     kernels: str = "torch"
+    exactness: Exactness | None = None
     batches: list[Batch] = field(default_factory=list)
 
     def __post_init__(self) -> None:

@@ -1,16 +1,15 @@
 """What `--quantization` makes of a checkpoint on the CPU kernels: which numbers are kept, and what comes out."""
 
-import json
 from pathlib import Path
 
 import pytest
 import torch
 from gguf.constants import GGMLQuantizationType
-from safetensors.torch import save_file
 from torch import Tensor
 
 from tests.server.model.gguf_writing import small_tensors, write_gguf
-from tests.server.model.test_runner import CONFIG, scheduled
+from tests.server.model.small_model import write_small_model
+from tests.server.model.test_runner import scheduled
 from tidegate_kernels.cpu.library import load_library
 from tidegate_server.engine.batch import Batch
 from tidegate_server.errors import InvalidSetting
@@ -44,9 +43,7 @@ def logits(path: Path, quantization: Quantization, dtype: str = "float32") -> Te
 
 def folder_of(path: Path, tensors: dict[str, Tensor]) -> Path:
     path.mkdir()
-    (path / "config.json").write_text(json.dumps(CONFIG))
-    save_file(tensors, path / "model.safetensors")
-    return path
+    return write_small_model(path, tensors)
 
 
 @pytest.mark.parametrize("kind", [Kind.Q8_0, Kind.Q4_0, Kind.Q4_1])

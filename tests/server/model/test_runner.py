@@ -1,14 +1,13 @@
 """A loaded runner on a small random model: what the engine reads of it, what it draws, and how it fails."""
 
-import json
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
-from safetensors.torch import save_file
 
 from tests.server.model.gguf_writing import small_tensors, write_gguf
+from tests.server.model.small_model import write_small_model
 from tidegate_kernels.cpu.library import load_library
 from tidegate_server.engine.batch import Batch, LoadedRunner, RequestId, RunnerBroken, ScheduledRequest
 from tidegate_server.engine.sampling_params import SamplingParams
@@ -20,25 +19,11 @@ from tidegate_server.settings import EngineSettings
 
 SETTINGS = EngineSettings(device="cpu", dtype="float32", num_kv_blocks=8)
 GREEDY = SamplingParams(max_tokens=8, temperature=0.0)
-CONFIG = {
-    "architectures": ["LlamaForCausalLM"],
-    "vocab_size": 40,
-    "hidden_size": 32,
-    "intermediate_size": 64,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 4,
-    "num_key_value_heads": 2,
-    "max_position_embeddings": 64,
-    "rms_norm_eps": 1e-5,
-    "eos_token_id": 2,
-}
 
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    (tmp_path / "config.json").write_text(json.dumps(CONFIG))
-    save_file(small_tensors(), tmp_path / "model.safetensors")
-    return tmp_path
+    return write_small_model(tmp_path)
 
 
 @pytest.fixture(params=["none", "auto"], ids=["torch", "CPU kernels"])
