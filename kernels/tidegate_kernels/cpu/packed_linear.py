@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from tidegate_kernels.cpu.large_pages import LargePages
 from tidegate_kernels.cpu.library import Library
 from tidegate_kernels.cpu.structs import PANEL, Dtype, Packing, TgLinear, TgPart
 
@@ -41,7 +42,13 @@ class PackedLinear:
 
 
 def pack_linear(
-    library: Library, parts: Sequence[WeightRows], bias: Tensor | None, packing: Packing, *, is_halved: bool = False
+    library: Library,
+    parts: Sequence[WeightRows],
+    bias: Tensor | None,
+    packing: Packing,
+    *,
+    is_halved: bool = False,
+    memory: LargePages | None = None,
 ) -> PackedLinear:
     """Lay a weight out in panels of 16 outputs; runs on the library's pool.
 
@@ -50,6 +57,7 @@ def pack_linear(
         bias: `[outputs]`, any float dtype.
         packing: a quantised one takes `QuantizedRows` of the same, the others take numbers.
         is_halved: the first half of the outputs is a gate for the second; their panels alternate.
+        memory: where the packed weight goes; None: where torch puts it.
 
     Raises:
         ValueError: the parts do not fit together, or cannot be packed so.
@@ -65,8 +73,9 @@ def pack_linear(
         raise ValueError(f"{num_outputs} outputs have no halves")
     halves = 2 if is_halved else 1
     num_panels = halves * -(-(num_outputs // halves) // PANEL)
-    # Zeros: what no output fills is multiplied too.
-    weight = torch.zeros(num_panels * library.panel_bytes(packing, num_inputs), dtype=torch.uint8)
+    num_bytes = num_panels * library.panel_bytes(packing, num_inputs)
+    # Zeros either way: what no output fills is multiplied too.
+    weight = torch.zeros(num_bytes, dtype=torch.uint8) if memory is None else memory.take(num_bytes)
     bias = None if bias is None else bias.float().contiguous()
     struct = TgLinear(
         weight=weight.data_ptr(),

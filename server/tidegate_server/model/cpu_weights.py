@@ -10,6 +10,7 @@ from gguf.constants import GGMLQuantizationType
 from gguf.quants import quantize
 from torch import Tensor
 
+from tidegate_kernels.cpu.large_pages import LargePages
 from tidegate_kernels.cpu.library import Library
 from tidegate_kernels.cpu.packed_linear import PackedLinear, QuantizedRows, WeightRows, pack_linear
 from tidegate_kernels.cpu.structs import Dtype, Packing, TgLayer, TgLinear, TgModel
@@ -97,6 +98,7 @@ class _Packer:
         # Pairs of bfloat16 are multiplied by pairs of bfloat16.
         x_dtype = torch.bfloat16 if self._packing is Packing.BF16_PAIRS else torch.float32
         self._weights = CpuWeights(TgModel(), x_dtype)
+        self._memory = LargePages()
 
     def pack(self) -> CpuWeights:
         config, weights = self._config, self._weights
@@ -146,9 +148,8 @@ class _Packer:
         packings = {self._packing_of(name) for name in names}
         # One projection has one packing: where a file mixes them, as numbers.
         packing = packings.pop() if len(packings) == 1 else self._packing
-        packed = pack_linear(
-            self._library, [self._rows(name, packing) for name in names], bias, packing, is_halved=is_halved
-        )
+        rows = [self._rows(name, packing) for name in names]
+        packed = pack_linear(self._library, rows, bias, packing, is_halved=is_halved, memory=self._memory)
         self._keep(packed, packing)
         return packed.struct
 

@@ -1,10 +1,12 @@
 """The paged KV cache: how many blocks there can be, and the tensor that holds them."""
 
+import math
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
+from tidegate_kernels.cpu.large_pages import LargePages
 from tidegate_server.errors import InvalidSetting
 from tidegate_server.model.config import ModelConfig
 from tidegate_server.settings import EngineSettings
@@ -112,7 +114,10 @@ def _mib(size_bytes: int) -> str:
 def allocate_kv_cache(
     config: ModelConfig, plan: KvCachePlan, block_size: int, dtype: torch.dtype, device: torch.device
 ) -> KvCache:
-    """The cache, uninitialised: no slot is read before it was written, but for the null block's, which are masked."""
+    """The cache, uninitialised on a GPU: what is read was written before, but for the null block, which is masked."""
     shape = (plan.num_blocks + 1, config.num_layers, 2, config.num_kv_heads, block_size, config.head_dim)
-    blocks = torch.empty(shape, dtype=dtype, device=device)
+    if device.type == "cpu":
+        blocks = LargePages().take(math.prod(shape) * dtype.itemsize).view(dtype).view(shape)
+    else:
+        blocks = torch.empty(shape, dtype=dtype, device=device)
     return KvCache(blocks=blocks, layers=blocks.unbind(1))
