@@ -8,7 +8,7 @@
 
 #define KERNELS(isa)                                                                                              \
   {tg_gemm_kernel_##isa,      tg_rms_norm_kernel_##isa, tg_rope_store_kernel_##isa, tg_attention_kernel_##isa,     \
-   tg_embed_kernel_##isa,     tg_argmax_kernel_##isa}
+   tg_embed_kernel_##isa,     tg_argmax_kernel_##isa,   tg_draw_kernel_##isa,       tg_logprobs_kernel_##isa}
 
 /* Every processor with AVX2 has F16C too, which older compilers cannot ask for. */
 static bool has_avx2(void) { return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma"); }
@@ -89,6 +89,8 @@ RUN(rope_store)
 RUN(attention)
 RUN(embed)
 RUN(argmax)
+RUN(draw)
+RUN(logprobs)
 
 void tg_run_model(const tg_model *model, const tg_step *step) {
   tg_model_on_pool(&variants[chosen].kernels, model, step);

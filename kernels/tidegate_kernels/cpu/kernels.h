@@ -15,6 +15,8 @@ typedef struct {
   void (*attention)(const tg_attention *, tg_counter *);
   void (*embed)(const tg_embed *, tg_counter *);
   void (*argmax)(const tg_argmax *, tg_counter *);
+  void (*draw)(const tg_draw *, tg_counter *);
+  void (*logprobs)(const tg_logprobs *, tg_counter *);
 } tg_kernels;
 
 #define TG_JOIN_(a, b) a##_##b
@@ -28,7 +30,9 @@ typedef struct {
   void tg_rope_store_kernel_##isa(const tg_rope_store *, tg_counter *);  \
   void tg_attention_kernel_##isa(const tg_attention *, tg_counter *);    \
   void tg_embed_kernel_##isa(const tg_embed *, tg_counter *);            \
-  void tg_argmax_kernel_##isa(const tg_argmax *, tg_counter *);
+  void tg_argmax_kernel_##isa(const tg_argmax *, tg_counter *);          \
+  void tg_draw_kernel_##isa(const tg_draw *, tg_counter *);              \
+  void tg_logprobs_kernel_##isa(const tg_logprobs *, tg_counter *);
 TG_DECLARE(avx2)
 TG_DECLARE(avx512)
 TG_DECLARE(avx512bf16)

@@ -19,8 +19,10 @@ from pathlib import Path
 from tidegate_kernels.cpu.structs import (
     TgArgmax,
     TgAttention,
+    TgDraw,
     TgEmbed,
     TgGemm,
+    TgLogprobs,
     TgModel,
     TgPart,
     TgRmsNorm,
@@ -47,6 +49,8 @@ class Library:
     run_attention: Callable[[TgAttention], None]
     run_embed: Callable[[TgEmbed], None]
     run_argmax: Callable[[TgArgmax], None]
+    run_draw: Callable[[TgDraw], None]
+    run_logprobs: Callable[[TgLogprobs], None]
     run_model: Callable[[TgModel, TgStep], None]
     pack: Callable[[TgPart], None]
     panel_bytes: Callable[[int, int], int]
@@ -139,6 +143,8 @@ def _declared(functions: ctypes.CDLL) -> Library:
         (functions.tg_run_attention, TgAttention),
         (functions.tg_run_embed, TgEmbed),
         (functions.tg_run_argmax, TgArgmax),
+        (functions.tg_run_draw, TgDraw),
+        (functions.tg_run_logprobs, TgLogprobs),
         (functions.tg_pack, TgPart),
     ):
         function.argtypes, function.restype = [POINTER(struct)], None
@@ -157,6 +163,8 @@ def _declared(functions: ctypes.CDLL) -> Library:
         run_attention=functions.tg_run_attention,
         run_embed=functions.tg_run_embed,
         run_argmax=functions.tg_run_argmax,
+        run_draw=functions.tg_run_draw,
+        run_logprobs=functions.tg_run_logprobs,
         run_model=functions.tg_run_model,
         pack=functions.tg_pack,
         panel_bytes=functions.tg_panel_bytes,

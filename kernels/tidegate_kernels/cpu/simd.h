@@ -28,7 +28,9 @@ TG_INLINE vec vec_fma(vec a, vec b, vec c) { return _mm512_fmadd_ps(a, b, c); } 
 TG_INLINE vec vec_max(vec a, vec b) { return _mm512_max_ps(a, b); }
 TG_INLINE vec vec_min(vec a, vec b) { return _mm512_min_ps(a, b); }
 TG_INLINE vec vec_round(vec a) { return _mm512_roundscale_ps(a, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC); }
+TG_INLINE vec vec_floor(vec a) { return _mm512_roundscale_ps(a, _MM_FROUND_TO_NEG_INF | _MM_FROUND_NO_EXC); }
 TG_INLINE int vec_any_nan(vec a) { return _mm512_cmp_ps_mask(a, a, _CMP_UNORD_Q) != 0; }
+TG_INLINE uint32_t vec_at_least(vec a, vec b) { return _mm512_cmp_ps_mask(a, b, _CMP_GE_OQ); } /* a bit a lane */
 /* 2 ** n for whole n in [-126, 127] */
 TG_INLINE vec vec_exp2_whole(vec n) {
   __m512i bits = _mm512_slli_epi32(_mm512_add_epi32(_mm512_cvtps_epi32(n), _mm512_set1_epi32(127)), 23);
@@ -98,6 +100,14 @@ TG_INLINE vec vec_min(vec a, vec b) { return vec_pair(_mm256_min_ps(a.lo, b.lo),
 TG_INLINE vec vec_round(vec a) {
   return vec_pair(_mm256_round_ps(a.lo, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC),
                   _mm256_round_ps(a.hi, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC));
+}
+TG_INLINE vec vec_floor(vec a) {
+  return vec_pair(_mm256_round_ps(a.lo, _MM_FROUND_TO_NEG_INF | _MM_FROUND_NO_EXC),
+                  _mm256_round_ps(a.hi, _MM_FROUND_TO_NEG_INF | _MM_FROUND_NO_EXC));
+}
+TG_INLINE uint32_t vec_at_least(vec a, vec b) {
+  return (uint32_t)_mm256_movemask_ps(_mm256_cmp_ps(a.lo, b.lo, _CMP_GE_OQ)) |
+         (uint32_t)_mm256_movemask_ps(_mm256_cmp_ps(a.hi, b.hi, _CMP_GE_OQ)) << 8;
 }
 TG_INLINE int vec_any_nan(vec a) {
   return _mm256_movemask_ps(_mm256_or_ps(_mm256_cmp_ps(a.lo, a.lo, _CMP_UNORD_Q), _mm256_cmp_ps(a.hi, a.hi, _CMP_UNORD_Q))) != 0;
@@ -215,6 +225,29 @@ TG_INLINE float vec_max_lanes(vec v) {
   __m128 four = _mm_max_ps(_mm256_castps256_ps128(eight), _mm256_extractf128_ps(eight, 1));
   __m128 two = _mm_max_ps(four, _mm_movehl_ps(four, four));
   return _mm_cvtss_f32(_mm_max_ss(two, _mm_movehdup_ps(two)));
+}
+
+/* Sixteen doubles, which sums of many numbers are kept in. */
+typedef struct {
+  __m256d q[4];
+} wide;
+
+TG_INLINE wide wide_zero(void) {
+  const __m256d zero = _mm256_setzero_pd();
+  return (wide){{zero, zero, zero, zero}};
+}
+TG_INLINE wide wide_add(wide w, vec v) {
+  const __m256 low = vec_low(v), high = vec_high(v);
+  w.q[0] = _mm256_add_pd(w.q[0], _mm256_cvtps_pd(_mm256_castps256_ps128(low)));
+  w.q[1] = _mm256_add_pd(w.q[1], _mm256_cvtps_pd(_mm256_extractf128_ps(low, 1)));
+  w.q[2] = _mm256_add_pd(w.q[2], _mm256_cvtps_pd(_mm256_castps256_ps128(high)));
+  w.q[3] = _mm256_add_pd(w.q[3], _mm256_cvtps_pd(_mm256_extractf128_ps(high, 1)));
+  return w;
+}
+TG_INLINE double wide_sum_lanes(wide w) { /* in the order of vec_sum_lanes */
+  __m256d four = _mm256_add_pd(_mm256_add_pd(w.q[0], w.q[2]), _mm256_add_pd(w.q[1], w.q[3]));
+  __m128d two = _mm_add_pd(_mm256_castpd256_pd128(four), _mm256_extractf128_pd(four, 1));
+  return _mm_cvtsd_f64(_mm_add_sd(two, _mm_unpackhi_pd(two, two)));
 }
 
 /* exp, to about 1 unit in the last place; the argument is held in [-87, 88]; NaN stays NaN. Cephes' reduction and polynomial. */

@@ -4,11 +4,12 @@ The header says what each field means. A field of `c_void_p` takes an address (`
 keeps what lies there alive for the length of a call. Fields that are not named at construction are zero.
 """
 
-from ctypes import POINTER, Structure, c_float, c_int32, c_int64, c_void_p
+from ctypes import POINTER, Structure, c_double, c_float, c_int32, c_int64, c_void_p
 from enum import IntEnum
 
 PANEL = 16  # outputs of one panel of a packed weight
 SPAN = 256  # keys that attention reduces together
+NO_MEMORY = -1  # in place of a token
 
 
 class Dtype(IntEnum):
@@ -158,6 +159,52 @@ class TgArgmax(Structure):
         ("m", c_int64),
         ("n", c_int64),
         ("x_stride", c_int64),
+    )
+
+
+class TgDrawRow(Structure):
+    __slots__ = ()
+    _fields_ = (
+        ("x", c_void_p),
+        ("random", c_double),
+        ("top_p", c_double),
+        ("top_k", c_int64),
+        ("maximum", c_float),
+        ("temperature", c_float),
+    )
+
+
+class TgDraw(Structure):
+    __slots__ = ()
+    _fields_ = (
+        ("rows", POINTER(TgDrawRow)),
+        ("token_ids", c_void_p),
+        ("m", c_int64),
+        ("n", c_int64),
+    )
+
+
+class TgLogprobsRow(Structure):
+    __slots__ = ()
+    _fields_ = (
+        ("x", c_void_p),
+        ("token_id", c_int64),
+        ("num_top", c_int64),
+        ("maximum", c_float),
+        ("reserved", c_int32),
+    )
+
+
+class TgLogprobs(Structure):
+    __slots__ = ()
+    _fields_ = (
+        ("rows", POINTER(TgLogprobsRow)),
+        ("logprobs", c_void_p),
+        ("top_ids", c_void_p),
+        ("top_logprobs", c_void_p),
+        ("m", c_int64),
+        ("n", c_int64),
+        ("top_stride", c_int64),
     )
 
 

@@ -124,6 +124,42 @@ typedef struct {
   int64_t m, n, x_stride;
 } tg_argmax;
 
+/* In place of a token: the thread got no memory to work in. */
+#define TG_NO_MEMORY (-1)
+
+/* One draw: a token of a row, by its weight under the parameters; see sampler_reference.py, which defines it. */
+typedef struct {
+  const float *x;    /* [n] logits */
+  double random;     /* in [0, 1): in whose share of the weight it falls, that token is drawn */
+  double top_p;      /* in (0, 1]; 1: all */
+  int64_t top_k;     /* the most probable tokens that are kept; 0: all */
+  float maximum;     /* of x; it and its quotient by the temperature are finite */
+  float temperature; /* above 0 */
+} tg_draw_row;
+
+typedef struct {
+  const tg_draw_row *rows; /* [m] */
+  int64_t *token_ids;      /* [m], or TG_NO_MEMORY; a thread works in 20 bytes a token of the vocabulary */
+  int64_t m, n;
+} tg_draw;
+
+/* Natural logarithms of the softmax of a row: of one token, and of the `num_top` largest, equal ones by rising index. */
+typedef struct {
+  const float *x; /* [n] logits */
+  int64_t token_id;
+  int64_t num_top; /* n at most */
+  float maximum;   /* of x, finite */
+  int32_t reserved;
+} tg_logprobs_row;
+
+typedef struct {
+  const tg_logprobs_row *rows; /* [m] */
+  float *logprobs;             /* [m], NaN where the thread got no memory to work in */
+  int64_t *top_ids;            /* [m][num_top], row stride `top_stride` */
+  float *top_logprobs;         /* [m][num_top], the same */
+  int64_t m, n, top_stride;
+} tg_logprobs;
+
 /* A pre-norm decoder layer. */
 typedef struct {
   const float *attention_norm, *mlp_norm; /* [hidden_size] */
@@ -182,6 +218,8 @@ TG_API void tg_run_rope_store(const tg_rope_store *op);
 TG_API void tg_run_attention(const tg_attention *op);
 TG_API void tg_run_embed(const tg_embed *op);
 TG_API void tg_run_argmax(const tg_argmax *op);
+TG_API void tg_run_draw(const tg_draw *op);
+TG_API void tg_run_logprobs(const tg_logprobs *op);
 TG_API void tg_run_model(const tg_model *model, const tg_step *step);
 
 /* Some outputs of a weight, as a checkpoint stores them. */

@@ -24,6 +24,10 @@ STRUCTS: dict[str, type[ctypes.Structure]] = {
     "tg_attention": structs.TgAttention,
     "tg_embed": structs.TgEmbed,
     "tg_argmax": structs.TgArgmax,
+    "tg_draw_row": structs.TgDrawRow,
+    "tg_draw": structs.TgDraw,
+    "tg_logprobs_row": structs.TgLogprobsRow,
+    "tg_logprobs": structs.TgLogprobs,
     "tg_layer": structs.TgLayer,
     "tg_model": structs.TgModel,
     "tg_step": structs.TgStep,
@@ -31,6 +35,7 @@ STRUCTS: dict[str, type[ctypes.Structure]] = {
 CONSTANTS = {
     "TG_PANEL": structs.PANEL,
     "TG_SPAN": structs.SPAN,
+    "TG_NO_MEMORY": structs.NO_MEMORY,
     "TG_F32": structs.Dtype.F32,
     "TG_BF16": structs.Dtype.BF16,
     "TG_PACKED_F32": structs.Packing.F32,
@@ -41,7 +46,7 @@ CONSTANTS = {
     "TG_SILU_MUL": structs.Epilogue.SILU_MUL,
 }
 # Types of the same size must not take each other's place either.
-C_NAMES = {ctypes.c_int32: "int32_t", ctypes.c_int64: "int64_t", ctypes.c_float: "float"}
+C_NAMES = {ctypes.c_int32: "int32_t", ctypes.c_int64: "int64_t", ctypes.c_float: "float", ctypes.c_double: "double"}
 
 
 def _claims() -> Iterator[str]:

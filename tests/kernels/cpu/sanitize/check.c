@@ -157,6 +157,54 @@ static void check_argmax(void) {
   }
 }
 
+/* Rows whose last number is given: rising ones, and ones without order. */
+static const float *rows_of(int64_t m, int64_t n, bool is_rising, float last) {
+  float *x = numbers(m * n, TG_F32);
+  for (int64_t i = 0; i < m * n && is_rising; i++) x[i] = (float)(i % n) / 64;
+  for (int64_t row = 0; row < m; row++) x[row * n + n - 1] = last;
+  return x;
+}
+
+static float maximum_of(const float *x, int64_t n) {
+  float most = x[0];
+  for (int64_t i = 1; i < n; i++) most = fmaxf(most, x[i]);
+  return most;
+}
+
+static void check_draw(void) {
+  EACH(int64_t, n, 1, 15, 16, 17, 1025, 2100)
+  EACH(float, last, 0.0f, 60.0f, -1e30f)
+  EACH(float, temperature, 1e-4f, 1.0f, 1e38f)
+  EACH(double, top_p, 1.0, 0.9, 1e-6) {
+    enum { NUM_ROWS = 5 };
+    const int64_t top_k[NUM_ROWS] = {0, 1, *n / 2, *n, *n + 1};
+    const float *x = rows_of(NUM_ROWS, *n, *temperature == 1.0f, *last);
+    tg_draw_row *rows = block(NUM_ROWS * sizeof *rows);
+    for (int i = 0; i < NUM_ROWS; i++)
+      rows[i] = (tg_draw_row){.x = x + i * *n, .random = i * 0.2499, .top_p = *top_p, .top_k = top_k[i],
+                              .maximum = maximum_of(x + i * *n, *n), .temperature = *temperature};
+    tg_run_draw(&(tg_draw){.rows = rows, .token_ids = block(NUM_ROWS * 8), .m = NUM_ROWS, .n = *n});
+    free_blocks();
+  }
+}
+
+static void check_logprobs(void) {
+  EACH(int64_t, n, 1, 15, 16, 17, 257, 2100)
+  EACH(float, last, 0.0f, 2.0f, -INFINITY) {
+    if (*n == 1 && *last == -INFINITY) continue; /* nothing to take a logarithm of */
+    enum { NUM_ROWS = 4 };
+    const int64_t num_top[NUM_ROWS] = {0, 1, *n / 2, *n};
+    const float *x = rows_of(NUM_ROWS, *n, *last == 2.0f, *last);
+    tg_logprobs_row *rows = block(NUM_ROWS * sizeof *rows);
+    for (int i = 0; i < NUM_ROWS; i++)
+      rows[i] = (tg_logprobs_row){.x = x + i * *n, .token_id = *n - 1, .num_top = num_top[i],
+                                  .maximum = maximum_of(x + i * *n, *n)};
+    tg_run_logprobs(&(tg_logprobs){.rows = rows, .logprobs = block(NUM_ROWS * 4), .top_ids = block(NUM_ROWS * *n * 8),
+                                   .top_logprobs = block(NUM_ROWS * *n * 4), .m = NUM_ROWS, .n = *n, .top_stride = *n});
+    free_blocks();
+  }
+}
+
 /* --- Attention: a step of requests, and the cache that they read and write ------------------------------------------ */
 
 typedef struct {
@@ -299,6 +347,8 @@ int main(int argc, char **argv) {
     check_rms_norm();
     check_embed();
     check_argmax();
+    check_draw();
+    check_logprobs();
     check_rope_store_and_attention();
     check_model();
     tg_stop();
