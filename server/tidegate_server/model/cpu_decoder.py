@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from tidegate_kernels.cpu.library import Library
-from tidegate_kernels.cpu.structs import Dtype, TgArgmax, TgStep
+from tidegate_kernels.cpu.structs import Dtype, TgStep
 from tidegate_server.model.config import ModelConfig
 from tidegate_server.model.cpu_row_ops import cpu_row_ops
 from tidegate_server.model.cpu_weights import CpuWeights
@@ -69,22 +69,6 @@ class CpuDecoder:
         )
         self._library.run_model(self._weights.model, step)
         return logits
-
-    def argmax(self, rows: Tensor) -> tuple[Tensor, Tensor]:
-        """See `sampler.Argmax`."""
-        num_rows, num_columns = rows.shape
-        maximum, index = torch.empty(num_rows), torch.empty(num_rows, dtype=torch.int64)
-        self._library.run_argmax(
-            TgArgmax(
-                x=rows.data_ptr(),
-                index=index.data_ptr(),
-                maximum=maximum.data_ptr(),
-                m=num_rows,
-                n=num_columns,
-                x_stride=rows.stride(0),
-            )
-        )
-        return maximum, index
 
     def row_ops(self, kv_cache: KvCache) -> Iterator[RowOp]:
         """See `decoder.ForwardPass`."""

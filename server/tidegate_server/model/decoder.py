@@ -13,7 +13,6 @@ from tidegate_server.model.kv_cache import KvCache
 from tidegate_server.model.linear import RowPlan, linear
 from tidegate_server.model.rope_table import rope_table
 from tidegate_server.model.row_ops import RowOp
-from tidegate_server.model.sampler import torch_argmax
 from tidegate_server.model.torch_row_ops import torch_row_ops
 from tidegate_server.model.weights import DecoderWeights, LayerWeights, LinearWeights
 
@@ -27,10 +26,6 @@ class ForwardPass(Protocol):
         Returns:
             `[len(inputs.sampled_rows), vocab_size]`.
         """
-        ...
-
-    def argmax(self, rows: Tensor) -> tuple[Tensor, Tensor]:
-        """See `sampler.Argmax`."""
         ...
 
     def row_ops(self, kv_cache: KvCache) -> Iterator[RowOp]:
@@ -64,10 +59,6 @@ class Decoder:
         if rows.shape[0] == 0:  # chunks of prompts only: nothing is drawn in this step
             return rows.new_empty(0, self._config.vocab_size)
         return self._linear(self._norm(rows, self._weights.final_norm), self._weights.head)
-
-    def argmax(self, rows: Tensor) -> tuple[Tensor, Tensor]:
-        """See `sampler.Argmax`."""
-        return torch_argmax(rows)
 
     def row_ops(self, kv_cache: KvCache) -> Iterator[RowOp]:
         """See `ForwardPass`."""

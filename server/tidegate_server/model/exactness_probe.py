@@ -12,16 +12,17 @@ from tidegate_server.engine.sampling_params import SamplingParams
 from tidegate_server.model.decoder import ForwardPass
 from tidegate_server.model.kv_cache import KvCache
 from tidegate_server.model.row_ops import FEW_ROWS, RowOp, find_difference, random_rows
-from tidegate_server.model.sampler import Argmax, Draw, sample
+from tidegate_server.model.sampler import Draw, SamplerOps, sample
 from tidegate_server.model.step_probe import find_step_difference, num_blocks_of_steps
 
 SHARPNESS = 6.0  # times random numbers: logits as of a model that prefers some tokens
 
-# By turns: greedy, all tokens, the most probable ones.
+# By turns: greedy, all tokens, the most probable ones by their weight and by their number.
 KINDS_OF_SAMPLING = (
     SamplingParams(max_tokens=1, temperature=0.0, logprobs=3),
     SamplingParams(max_tokens=1, temperature=0.8, logprobs=3),
     SamplingParams(max_tokens=1, temperature=0.8, top_p=0.9, logprobs=3),
+    SamplingParams(max_tokens=1, temperature=0.8, top_k=50, logprobs=3),
 )
 
 
@@ -30,6 +31,9 @@ class ProbedRunner(LoadedRunner, Protocol):
 
     @property
     def decoder(self) -> ForwardPass: ...
+
+    @property
+    def sampler_ops(self) -> SamplerOps: ...
 
     @property
     def kv_cache(self) -> KvCache: ...
@@ -67,8 +71,8 @@ def _ops(runner: ProbedRunner) -> Iterator[RowOp]:
 def _sampling(runner: ProbedRunner) -> RowOp:
     logits = (random_rows(FEW_ROWS, runner.vocab_size) * SHARPNESS).to(runner.torch_device)
     draws = [_draw(row) for row in range(FEW_ROWS)]
-    eos, argmax = runner.eos_token_ids, runner.decoder.argmax
-    return RowOp(f"sampling {runner.vocab_size}", FEW_ROWS, lambda rows: _sampled(logits, draws, rows, eos, argmax))
+    eos, ops = runner.eos_token_ids, runner.sampler_ops
+    return RowOp(f"sampling {runner.vocab_size}", FEW_ROWS, lambda rows: _sampled(logits, draws, rows, eos, ops))
 
 
 def _draw(row: int) -> Draw:
@@ -79,9 +83,9 @@ def _draw(row: int) -> Draw:
     return Draw(request, sampling)
 
 
-def _sampled(logits: Tensor, draws: list[Draw], rows: list[int], eos: tuple[int, ...], argmax: Argmax) -> Tensor:
+def _sampled(logits: Tensor, draws: list[Draw], rows: list[int], eos: tuple[int, ...], ops: SamplerOps) -> Tensor:
     """Tokens and log-probabilities as rows of numbers."""
-    tokens = sample(logits[rows], [draws[row] for row in rows], eos, argmax)
+    tokens = sample(logits[rows], [draws[row] for row in rows], eos, ops)
     top = [[part for pair in token.top_logprobs for part in pair] for token in tokens]
     return torch.tensor(
         [[token.token_id, token.logprob, *more] for token, more in zip(tokens, top, strict=True)], dtype=torch.float64

@@ -22,6 +22,9 @@ from tidegate_server.model.hf_config import read_hf_config
 from tidegate_server.model.linear import find_row_plan
 from tidegate_server.model.placement import choose_dtype, cpus_to_pin
 from tidegate_server.model.safetensors_weights import open_safetensors
+from tidegate_server.model.sampler import SamplerOps
+from tidegate_server.model.sampler_cpu import CpuSamplerOps
+from tidegate_server.model.sampler_torch import TorchSamplerOps
 from tidegate_server.model.weights import load_weights
 from tidegate_server.model_source import ModelFiles, ModelFormat
 from tidegate_server.settings import EngineSettings, Quantization
@@ -39,6 +42,7 @@ class LoadedModel:
     weights: str  # in which numbers, for people
     build_decoder: Callable[[int], ForwardPass]
     """From the longest request, in tokens; takes the weights over."""
+    sampler_ops: SamplerOps
 
 
 def load_model(settings: EngineSettings, files: ModelFiles, device: torch.device, num_threads: int) -> LoadedModel:
@@ -105,6 +109,7 @@ def _load_for_cpu(
         kernels=f"cpu-{library.isa()}",
         weights=", ".join(sorted(packing.name.lower() for packing in weights.packings)),
         build_decoder=lambda num_positions: CpuDecoder(config, weights, library, num_positions),
+        sampler_ops=CpuSamplerOps(library),
     )
 
 
@@ -129,4 +134,5 @@ def _load_for_torch(
         kernels=ops.name,
         weights=str(dtype).removeprefix("torch."),
         build_decoder=lambda num_positions: Decoder(config, weights, ops, row_plan, num_positions),
+        sampler_ops=TorchSamplerOps(),
     )

@@ -17,7 +17,7 @@ from tidegate_server.model.inputs import build_inputs
 from tidegate_server.model.kv_cache import KvCache, KvCachePlan, allocate_kv_cache, plan_kv_cache
 from tidegate_server.model.loading import load_model
 from tidegate_server.model.placement import choose_device, free_memory_bytes, use_allowed_cpus
-from tidegate_server.model.sampler import Draw, sample
+from tidegate_server.model.sampler import Draw, SamplerOps, sample
 from tidegate_server.model_source import ModelFiles
 from tidegate_server.settings import EngineSettings, ExactMode
 
@@ -30,6 +30,7 @@ class ModelRunner:
 
     config: ModelConfig
     decoder: ForwardPass
+    sampler_ops: SamplerOps
     kv_cache: KvCache
     torch_device: torch.device
     max_model_len: int
@@ -58,7 +59,7 @@ class ModelRunner:
             inputs = build_inputs(batch, self.block_size, self.torch_device)
             logits = self.decoder.forward(inputs, self.kv_cache)
             draws = [Draw(request, request.sampling) for request in batch.scheduled if request.sampling is not None]
-            return sample(logits, draws, self.eos_token_ids, self.decoder.argmax) if draws else ()
+            return sample(logits, draws, self.eos_token_ids, self.sampler_ops) if draws else ()
 
 
 @torch.inference_mode()
@@ -84,6 +85,7 @@ def load_runner(settings: EngineSettings, files: ModelFiles) -> ModelRunner:
     runner = ModelRunner(
         config=model.config,
         decoder=model.build_decoder(plan.max_model_len),
+        sampler_ops=model.sampler_ops,
         kv_cache=_allocate(model.config, plan, settings, model.dtype, device),
         torch_device=device,
         max_model_len=plan.max_model_len,

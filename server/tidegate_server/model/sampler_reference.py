@@ -17,6 +17,17 @@ WEIGHT_ONE = float(1 << 40)
 """Weight of the most probable token. Weights are whole numbers so that their sums do not depend on the order of
 summing; a token 2**40 times less probable than the best cannot be drawn. 2**22 tokens fit into 63 bits."""
 
+LARGEST_SCALED = 1e38
+"""A row whose largest logit divided by the temperature is further from nought than this is refused: fp32 ends soon
+after, and differences of infinities are no numbers."""
+
+
+def is_usable(maximum: float, temperature: float) -> bool:
+    """Whether a row with this largest logit can be drawn from: a NaN or +inf is largest, -inf where nothing is left."""
+    if temperature < GREEDY_BELOW:
+        return math.isfinite(maximum)
+    return abs(maximum) <= LARGEST_SCALED * min(temperature, 1.0)
+
 
 def sample_row(
     logits: Tensor,
@@ -38,15 +49,15 @@ def sample_row(
         position: of the token to draw, prompt included.
 
     Raises:
-        BadLogits: a value is NaN or +inf, or none is finite.
+        BadLogits: a value is NaN or +inf, or none is finite, or the largest overflows under the temperature.
     """
     row = logits.float()
-    if not bool(torch.isfinite(row.max())):
+    if not is_usable(float(row.max()), sampling.temperature):
         raise BadLogits(request_id, position)
     allowed = row.clone()
     if num_output_tokens < sampling.min_tokens:
         allowed[end_token_ids(sampling, eos_token_ids, len(row))] = -torch.inf
-        if not bool(torch.isfinite(allowed.max())):
+        if not is_usable(float(allowed.max()), sampling.temperature):
             raise BadLogits(request_id, position)
 
     if sampling.temperature < GREEDY_BELOW:
