@@ -18,7 +18,7 @@ pytestmark = pytest.mark.e2e
 
 MAX_NUM_SEQS = 8
 SCALE_UP_S = 60
-DOWN_WINDOW_S = 5
+DOWN_WINDOW_S = 5  # once streams are to be in the way; before that a pause of the load's client must not count
 STREAM_S = 300  # under a minute on a quiet machine; this bounds a busy one
 
 # As many at once as one pod takes: demand is a whole replica, and more than the 65 % that one should carry.
@@ -32,7 +32,7 @@ LOAD = (
     "How deep is the ocean?",
     "Name five kinds of boats.",
 )
-LOAD_TOKENS = 48
+LOAD_TOKENS = 160  # seconds, so that what a client takes from one chat to the next is little beside them
 # Few enough for one pod, and enough that both have some: all four go to the same one in an eighth of the cases.
 NUM_LONG = MAX_NUM_SEQS // 2
 LONG_PROMPT = "Tell me everything about the sea. Take your time."
@@ -42,7 +42,7 @@ LONG_LASTS_S = 30  # at the speed of a chat alone; side by side they take longer
 @pytest.fixture(scope="module")
 def scaled(kube: Kube, namespace: str) -> Iterator[InferenceService]:
     service = InferenceService(kube, "scaled", namespace)
-    autoscaling = {"minReplicas": 1, "maxReplicas": 2, "windows": {"downSeconds": DOWN_WINDOW_S}}
+    autoscaling = {"minReplicas": 1, "maxReplicas": 2}
     kube.apply(manifest(service.name, namespace, autoscaling=autoscaling, engine={"maxNumSeqs": MAX_NUM_SEQS}))
     service.wait_until_ready()
     yield service
@@ -84,8 +84,8 @@ def num_running(kube: Kube, service: InferenceService) -> list[int]:
     ]
 
 
-def set_mode(kube: Kube, service: InferenceService, mode: str) -> None:
-    patch = json.dumps({"spec": {"autoscaling": {"mode": mode}}})
+def set_autoscaling(kube: Kube, service: InferenceService, **fields: object) -> None:
+    patch = json.dumps({"spec": {"autoscaling": fields}})
     kube.run("patch", RESOURCE, service.name, "-n", service.namespace, "--type=merge", "-p", patch)
 
 
@@ -132,13 +132,15 @@ def test_load_scales_up_within_a_minute_and_idleness_back_down_with_every_stream
         wait_for_desired(scaled, 2, within_s=SCALE_UP_S)
         scaled.wait_until_ready(replicas=2, within_s=SCALE_UP_S - (time.monotonic() - started))
         assert "from 1 to 2 replicas" in scaled.events_told()
-        set_mode(kube, scaled, "Paused")  # until streams run on both pods, however long it takes to place them
+        set_autoscaling(
+            kube, scaled, mode="Paused"
+        )  # until streams run on both pods, however long it takes to place them
         under_load = by_id(load.finish(within_s=STREAM_S))
     assert under_load == undisturbed
 
-    chats = long_chats(max(64, min(1000, int(tokens_per_s * LONG_LASTS_S))))
+    chats = long_chats(max(64, min(3000, int(tokens_per_s * LONG_LASTS_S))))
     with streams_on_every_pod(kube, scaled, client_pod, chats) as streams:
-        set_mode(kube, scaled, "Active")
+        set_autoscaling(kube, scaled, mode="Active", windows={"downSeconds": DOWN_WINDOW_S})
         wait_for_desired(scaled, 1, within_s=60)
         assert not streams.has_ended(), "the streams were too short to be in the way"
         disturbed = by_id(streams.finish(within_s=STREAM_S))
