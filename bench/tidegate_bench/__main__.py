@@ -2,6 +2,8 @@
 
 import argparse
 import asyncio
+import os
+import shlex
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
@@ -41,7 +43,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     Returns:
         The exit status: 0, or 1 when it could not be done or a request failed.
     """
-    parsed = _parser().parse_args(arguments)
+    given = sys.argv[1:] if arguments is None else arguments
+    parsed = _parser().parse_args(given, argparse.Namespace(remake=remake_command(given)))
     try:
         return int(parsed.command(parsed))
     except BenchError as error:
@@ -102,6 +105,18 @@ def _workload_names(text: str) -> tuple[str, ...]:
     return names
 
 
+def remake_command(arguments: Sequence[str]) -> str:
+    """What to type for the same measurement: without where the result went, and without this machine's folders."""
+    kept: list[str] = []
+    words = iter(arguments)
+    for word in words:
+        if word == "--output":
+            next(words, None)
+        elif not word.startswith("--output="):
+            kept.append(os.path.basename(word) if word.startswith("/") else word)
+    return shlex.join(["python", "-m", "tidegate_bench", *kept])
+
+
 def _run(arguments: argparse.Namespace) -> int:
     return _report(asyncio.run(until_told_to_stop(_measure_endpoint(arguments))), arguments)
 
@@ -116,7 +131,18 @@ async def _measure_endpoint(arguments: argparse.Namespace) -> Comparison:
         for repeat in range(arguments.repeats):
             workload = build_workload(name, scale, seed=arguments.seed, repeat=repeat, vocab_size=arguments.vocab_size)
             runs.append(await measure_workload(target, workload, arguments.url, 0, repeat, machine.num_cpus, None))
-    return Comparison(_now(), model, "as served", machine, None, (), (), tuple(runs))
+    return Comparison(
+        kind="workloads",
+        date=_now(),
+        command=arguments.remake,
+        model=model,
+        dtype="as served",
+        machine=machine,
+        roofline=None,
+        ceilings=(),
+        starts=(),
+        runs=tuple(runs),
+    )
 
 
 def _compare(arguments: argparse.Namespace) -> int:
@@ -134,6 +160,7 @@ def _compare(arguments: argparse.Namespace) -> int:
         turns=arguments.turns,
         seed=arguments.seed,
         log_folder=cache_folder() / "logs",
+        command=arguments.remake,
     )
     return _report(asyncio.run(until_told_to_stop(compare(plan, _say))), arguments)
 
