@@ -1,9 +1,8 @@
-"""A comparison as Markdown for people and as JSON for programs."""
+"""A comparison as Markdown."""
 
-import json
 import statistics
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 
 from tidegate_bench.comparison import Ceiling, Comparison, WorkloadRun, median_summary
 from tidegate_bench.facts import GB, MB, NOISY_SHARE, facts, is_noisy
@@ -40,10 +39,6 @@ COLUMNS: Sequence[Column] = (
     Column("ITL p99 ms", lambda summary: _p99(summary.itl_s), scale=1000, decimals=1),
     Column("E2E p50 ms", lambda summary: _p50(summary.e2e_s), scale=1000),
 )
-
-
-def to_json(comparison: Comparison) -> str:
-    return json.dumps(asdict(comparison), indent=2) + "\n"
 
 
 def to_markdown(comparison: Comparison) -> str:
