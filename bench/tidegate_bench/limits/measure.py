@@ -12,18 +12,27 @@ from importlib.metadata import version
 from pathlib import Path
 
 from tidegate_bench.bytecode import compile_environment
+from tidegate_bench.compare import WARM_UP, WARM_UP_REPEAT
 from tidegate_bench.launch import SERVED_NAME, BenchError, Launch
 from tidegate_bench.limits.confined import confined_argv
 from tidegate_bench.limits.neighbour import busy_neighbour
 from tidegate_bench.limits.pod_memory import peak_resident_bytes, read_mappings, resident_kv_bytes
 from tidegate_bench.limits.quota import NoQuota, cpu_quota
-from tidegate_bench.limits.result import PYTHON_SHARE, UNDISTURBED, ConfinedRun, LimitsRun, PodMemory, PythonShare
+from tidegate_bench.limits.result import (
+    PYTHON_SHARE,
+    UNDISTURBED,
+    ConfinedRun,
+    LimitsRun,
+    PodMemory,
+    PythonShare,
+    Start,
+)
 from tidegate_bench.limits.step_times import decode_times, read_steps
 from tidegate_bench.machine import Machine, cpu_share, describe_machine, read_cpu_clock
 from tidegate_bench.process_tree import ProcessTree
 from tidegate_bench.server_process import ServerProcess, free_port
 from tidegate_bench.summary import summarise
-from tidegate_bench.workloads import FIRST_TOKEN_ID, QUICK, PlannedRequest, Scale, Workload, build_workload
+from tidegate_bench.workloads import FIRST_TOKEN_ID, PlannedRequest, Scale, Workload, build_workload
 
 KV_BYTES = 2 << 30
 QUOTA_CPUS = 1.5
@@ -73,11 +82,11 @@ async def measure_limits(plan: Plan, say: Say) -> LimitsRun:
     """
     machine = describe_machine()
     await asyncio.to_thread(compile_environment)
-    ready_s: list[float] = []
+    starts: list[Start] = []
     not_measured: list[str] = []
-    memory = await _measure_memory(plan, ready_s, say) if "memory" in plan.parts else None
+    memory = await _measure_memory(plan, starts, say) if "memory" in plan.parts else None
     python = await _measure_python(plan, machine, say) if "python" in plan.parts else ()
-    confined = await _measure_confined(plan, machine, ready_s, not_measured, say) if "confined" in plan.parts else ()
+    confined = await _measure_confined(plan, machine, starts, not_measured, say) if "confined" in plan.parts else ()
     return LimitsRun(
         kind="limits",
         date=datetime.now(UTC).isoformat(timespec="seconds"),
@@ -85,7 +94,7 @@ async def measure_limits(plan: Plan, say: Say) -> LimitsRun:
         versions={"tidegate": version("tidegate"), "torch": version("torch")},
         machine=machine,
         serve_arguments=plan.serve_arguments,
-        ready_s=tuple(ready_s),
+        starts=tuple(starts),
         memory=memory,
         python=tuple(python),
         confined=tuple(confined),
@@ -102,21 +111,25 @@ async def _pod(
     say: Say,
     cpus: frozenset[int] = frozenset(),
     group: Path | None = None,
-) -> AsyncIterator[ServerProcess]:
+) -> AsyncIterator[tuple[ServerProcess, Start]]:
     port = free_port()
     flags = ("--host", "127.0.0.1", "--port", str(port), "--ops-port", str(free_port()), "--device", "cpu")
     named = ("--served-model-name", SERVED_NAME, "--drain-notice", "0s")
     argv = (sys.executable, *program, *arguments, *flags, *named, *plan.serve_arguments)
     launch = Launch(argv=tuple(confined_argv(argv, cpus, group)))
     say(f"{name}: starting the pod")
+    clock = read_cpu_clock(None, time.perf_counter())
     async with ServerProcess(launch, port, plan.log_folder / f"limits-{name.replace(' ', '-')}.log") as process:
-        say(f"{name}: ready after {process.ready_s:.1f} s")
-        yield process
+        # All that the pod ever took was taken since.
+        share = cpu_share(clock, read_cpu_clock(process.tree, time.perf_counter()), os.cpu_count() or 1)
+        start = Start(process.ready_s, max(share.foreign, share.steal))
+        say(f"{name}: ready after {start.ready_s:.1f} s; others used {start.others:.0%} of the CPUs")
+        yield process, start
 
 
-async def _measure_memory(plan: Plan, ready_s: list[float], say: Say) -> PodMemory:
-    async with _pod(plan, "memory", SERVER, ("--kv-cache-memory", str(KV_BYTES)), say) as process:
-        ready_s.append(process.ready_s)
+async def _measure_memory(plan: Plan, starts: list[Start], say: Say) -> PodMemory:
+    async with _pod(plan, "memory", SERVER, ("--kv-cache-memory", str(KV_BYTES)), say) as (process, start):
+        starts.append(start)
         loading = sum(peak_resident_bytes(stat.pid) for stat in process.tree.living())
         await _serve(process, build_workload("W1", plan.scale, seed=plan.seed, vocab_size=VOCAB_SIZE))
         mappings = [read_mappings(stat.pid) for stat in process.tree.living()]
@@ -137,15 +150,17 @@ async def _measure_python(plan: Plan, machine: Machine, say: Say) -> list[Python
         name = f"python {num_requests}"
         record = plan.log_folder / f"steps-{num_requests}.json"
         record.unlink(missing_ok=True)
-        async with _pod(plan, name, (*TIMED_SERVER, str(record)), (), say) as process:
-            before_s, start_s = _own_cpu_s(process.tree), time.perf_counter()
+        async with _pod(plan, name, (*TIMED_SERVER, str(record)), (), say) as (process, _):
+            clock, api_s = read_cpu_clock(process.tree, time.perf_counter()), _own_cpu_s(process.tree)
             await _serve(process, decode_workload(num_requests))
-            wall_s = time.perf_counter() - start_s
-            api_cpu = (_own_cpu_s(process.tree) - before_s) / wall_s / machine.num_cpus
+            after = read_cpu_clock(process.tree, time.perf_counter())
+            share = cpu_share(clock, after, machine.num_cpus)
+            api_cpu = (_own_cpu_s(process.tree) - api_s) / (after.wall_s - clock.wall_s) / machine.num_cpus
         times = decode_times(read_steps(record), num_requests) if record.exists() else None
         if times is None or times.num_steps < MIN_STEPS or times.outside_s >= times.step_s:
             raise BenchError(f"{name}: the engine noted no {MIN_STEPS} such decode steps in the C library ({times})")
-        shares.append(PythonShare(num_requests, times.num_steps, times.step_s, times.outside_s, api_cpu))
+        others = max(share.foreign, share.steal)
+        shares.append(PythonShare(num_requests, times.num_steps, times.step_s, times.outside_s, api_cpu, others))
         say(f"{name}: {shares[-1].share:.1%} of a step of {times.step_s * 1e3:.1f} ms")
     return shares
 
@@ -167,7 +182,7 @@ def _own_cpu_s(tree: ProcessTree) -> float:
 
 
 async def _measure_confined(
-    plan: Plan, machine: Machine, ready_s: list[float], not_measured: list[str], say: Say
+    plan: Plan, machine: Machine, starts: list[Start], not_measured: list[str], say: Say
 ) -> list[ConfinedRun]:
     runs: list[ConfinedRun] = []
     conditions = list(conditions_for(machine.num_cpus, sorted(os.sched_getaffinity(0))))
@@ -175,7 +190,7 @@ async def _measure_confined(
         # In turn, so that what disturbs the machine for a while meets each of them.
         for condition in list(conditions):
             try:
-                runs.extend(await _measure_condition(plan, machine, condition, repeat, ready_s, say))
+                runs.extend(await _measure_condition(plan, machine, condition, repeat, starts, say))
             except NoQuota as reason:
                 not_measured.append(f"{condition.name}: {reason}")
                 conditions.remove(condition)
@@ -193,16 +208,16 @@ def conditions_for(num_cpus: int, allowed: Sequence[int]) -> Iterator[_Condition
 
 
 async def _measure_condition(
-    plan: Plan, machine: Machine, condition: _Condition, repeat: int, ready_s: list[float], say: Say
+    plan: Plan, machine: Machine, condition: _Condition, repeat: int, starts: list[Start], say: Say
 ) -> list[ConfinedRun]:
     runs = []
     with contextlib.ExitStack() as stack:
         group = stack.enter_context(cpu_quota(condition.quota_cpus)) if condition.quota_cpus is not None else None
         neighbour = stack.enter_context(busy_neighbour()) if condition.has_neighbour else None
-        async with _pod(plan, condition.name, SERVER, (), say, condition.cpus, group) as process:
+        async with _pod(plan, condition.name, SERVER, (), say, condition.cpus, group) as (process, start):
             if condition.name == UNDISTURBED:
-                ready_s.append(process.ready_s)
-            await _serve(process, build_workload("W1", QUICK, repeat=-1, vocab_size=VOCAB_SIZE))  # warms up
+                starts.append(start)
+            await _serve(process, build_workload("W1", WARM_UP, repeat=WARM_UP_REPEAT, vocab_size=VOCAB_SIZE))
             for name in plan.workloads:
                 workload = build_workload(name, plan.scale, seed=plan.seed, repeat=repeat, vocab_size=VOCAB_SIZE)
                 run = await _measure_workload(process, workload, condition, repeat, machine.num_cpus, neighbour)
@@ -233,8 +248,7 @@ async def _measure_workload(
         repeat=repeat,
         output_tokens_per_s=speed,
         share_left=condition.share_left if condition.share_left is not None else 1 - taken,
-        cpu=share,
-        others=max(0.0, share.foreign - taken),
+        others=max(share.foreign - taken, share.steal),
     )
 
 

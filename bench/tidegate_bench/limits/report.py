@@ -19,10 +19,15 @@ def to_markdown(run: LimitsRun) -> str:
     if lines:
         parts.append(markdown_table(THROUGHPUTS, [_cells(line) for line in lines]))
     parts.extend(f"Not measured here: {sentence}" for sentence in run.not_measured)
-    noisy = [one for one in run.confined if max(one.others, one.cpu.steal) > NOISY_SHARE]
+    measured = [
+        *(start.others for start in run.starts),
+        *(python.others for python in run.python),
+        *(confined.others for confined in run.confined),
+    ]
+    noisy = [others for others in measured if others > NOISY_SHARE]
     if noisy:
         parts.append(
-            f"**{len(noisy)} of {len(run.confined)} runs were disturbed**: others used, or the hypervisor took, "
+            f"**{len(noisy)} of {len(measured)} measurements were disturbed**: others used, or the hypervisor took, "
             f"more than {NOISY_SHARE:.0%} of the CPUs. Repeat on a quiet machine before quoting a number."
         )
     return "\n\n".join(parts) + "\n"

@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from tidegate_bench.machine import CpuShare, Machine
+from tidegate_bench.machine import Machine
 
 READY_S = 6.0
 MEMORY_BYTES = 1_200_000_000  # beyond the KV cache
@@ -13,6 +13,14 @@ PYTHON_SHARE: Mapping[int, float] = {1: 0.10, 64: 0.05}  # of a decode step, by 
 ALLOWED_LOSS = 0.20  # of what the CPUs that are left would give
 
 UNDISTURBED = "undisturbed"
+
+
+@dataclass(frozen=True, slots=True)
+class Start:
+    """One undisturbed start of the pod."""
+
+    ready_s: float  # to the end of its first completion
+    others: float  # of the CPUs' time, what neither pod nor load generator took, or the hypervisor did
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +46,7 @@ class PythonShare:
     step_s: float  # from one run of the model to the next
     outside_s: float  # of it, outside the C library
     api_cpu: float  # of all CPUs, what the API process took meanwhile
+    others: float  # as of a start
 
     @property
     def share(self) -> float:
@@ -53,8 +62,7 @@ class ConfinedRun:
     repeat: int
     output_tokens_per_s: float
     share_left: float  # of the CPUs' time, what the condition leaves to the pod
-    cpu: CpuShare
-    others: float  # of the CPUs' time, what neither pod nor load generator nor our own neighbour took
+    others: float  # as of a start; our own neighbour is not among them
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +75,7 @@ class LimitsRun:
     versions: Mapping[str, str]
     machine: Machine
     serve_arguments: tuple[str, ...]  # beside the defaults
-    ready_s: tuple[float, ...]  # of each undisturbed start
+    starts: tuple[Start, ...]
     memory: PodMemory | None
     python: tuple[PythonShare, ...]
     confined: tuple[ConfinedRun, ...]
@@ -107,8 +115,8 @@ class Throughput:
 
 def bounds(run: LimitsRun) -> Iterator[Bound]:
     """Start, memory and Python's share, those that were measured."""
-    if run.ready_s:
-        ready_s = statistics.median(run.ready_s)
+    if run.starts:
+        ready_s = statistics.median(start.ready_s for start in run.starts)
         yield Bound("ready, median of the starts", f"{ready_s:.1f} s", f"{READY_S:.0f} s", ready_s <= READY_S)
     if run.memory is not None:
         memory = run.memory

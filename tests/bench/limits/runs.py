@@ -2,8 +2,8 @@
 
 from collections.abc import Sequence
 
-from tests.bench.comparisons import MACHINE, QUIET
-from tidegate_bench.limits.result import UNDISTURBED, ConfinedRun, LimitsRun, PodMemory, PythonShare
+from tests.bench.comparisons import MACHINE
+from tidegate_bench.limits.result import UNDISTURBED, ConfinedRun, LimitsRun, PodMemory, PythonShare, Start
 
 GB = 1_000_000_000
 SMALL = PodMemory(kv_bytes=2 << 30, kv_resident_bytes=GB, loading_peak_bytes=GB, serving_bytes=2 * GB)
@@ -18,7 +18,7 @@ def confined(
     share_left: float = 1.0,
     others: float = 0.01,
 ) -> ConfinedRun:
-    return ConfinedRun(condition, workload, repeat, tokens_per_s, share_left, QUIET, others)
+    return ConfinedRun(condition, workload, repeat, tokens_per_s, share_left, others)
 
 
 def limits_run(
@@ -35,7 +35,7 @@ def limits_run(
         versions={"tidegate": "1.2.3"},
         machine=MACHINE,
         serve_arguments=(),
-        ready_s=tuple(ready_s),
+        starts=tuple(Start(seconds, 0.01) for seconds in ready_s),
         memory=memory,
         python=tuple(python),
         confined=tuple(runs),

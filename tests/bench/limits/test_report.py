@@ -8,7 +8,7 @@ def rows(text: str) -> list[list[str]]:
 
 
 def test_every_bound_is_a_row_that_says_whether_it_is_kept() -> None:
-    python = PythonShare(1, num_steps=90, step_s=0.010, outside_s=0.002, api_cpu=0.03)
+    python = PythonShare(1, num_steps=90, step_s=0.010, outside_s=0.002, api_cpu=0.03, others=0.0)
     text = to_markdown(limits_run(ready_s=(5.0,), memory=SMALL, python=[python]))
     assert [(row[1], row[2], row[3]) for row in rows(text)[2:]] == [
         ("5.0 s", "6 s", "yes"),
@@ -32,5 +32,6 @@ def test_what_cannot_be_measured_here_says_why() -> None:
 
 
 def test_only_the_neighbour_we_started_may_be_busy() -> None:
-    assert "1 of 2 runs were disturbed" in to_markdown(limits_run(confined(), confined("one CPU", others=0.3)))
+    disturbed = limits_run(confined(), confined("one CPU", others=0.3), ready_s=(5.0,))
+    assert "1 of 3 measurements were disturbed" in to_markdown(disturbed)
     assert "disturbed**" not in to_markdown(limits_run(confined(), confined("one CPU")))

@@ -31,7 +31,7 @@ def test_memory_is_what_the_pod_holds_beyond_its_kv_cache(memory: PodMemory, is_
 def test_pythons_share_has_a_bound_for_each_number_of_requests(
     num_requests: int, outside_s: float, is_kept: bool
 ) -> None:
-    python = PythonShare(num_requests, num_steps=50, step_s=0.1, outside_s=outside_s, api_cpu=0.1)
+    python = PythonShare(num_requests, num_steps=50, step_s=0.1, outside_s=outside_s, api_cpu=0.1, others=0.0)
     [bound] = bounds(limits_run(python=[python]))
     assert bound.is_kept is is_kept
 
