@@ -1,6 +1,7 @@
 """Attention over the paged cache, and writing to it, beside torch's own functions on tensors that suit them better."""
 
 import itertools
+import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
@@ -9,6 +10,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from tidegate_bench.kernels.case import Case, num_copies
+from tidegate_kernels.cpu.large_pages import LargePages
 from tidegate_kernels.cpu.library import Library
 from tidegate_kernels.cpu.structs import Dtype, TgAttention, TgRopeStore
 from tidegate_kernels.rope_reference import rope
@@ -99,7 +101,8 @@ def _paged(plain: Tensor, num_layers: int) -> tuple[Tensor, Tensor]:
     per_request = context // BLOCK_SIZE
     num_blocks = num_requests * per_request
     table = (torch.randperm(num_blocks) + 1).view(num_requests, per_request)
-    cache = plain.new_empty(num_blocks + 1, num_layers, 2, num_kv_heads * BLOCK_SIZE * head_dim)
+    shape = (num_blocks + 1, num_layers, 2, num_kv_heads * BLOCK_SIZE * head_dim)
+    cache = LargePages().take(math.prod(shape) * plain.itemsize).view(plain.dtype).view(shape)
     # [2, requests, blocks of each, kv_heads, block_size, head_dim]
     blocks = plain.view(2, num_requests, num_kv_heads, per_request, BLOCK_SIZE, head_dim).transpose(2, 3)
     keys, values = blocks[0].transpose(-1, -2), blocks[1]

@@ -9,6 +9,7 @@ from gguf.constants import GGML_QUANT_SIZES, GGMLQuantizationType
 from gguf.quants import dequantize, quantize
 from torch import Tensor
 
+from tidegate_kernels.cpu.large_pages import LargePages
 from tidegate_kernels.cpu.library import Library
 from tidegate_kernels.cpu.packed_linear import PackedLinear, QuantizedRows, WeightRows, pack_linear
 from tidegate_kernels.cpu.structs import Packing
@@ -35,8 +36,8 @@ class WeightFormat:
     def name(self) -> str:
         return self.packing.name.lower()
 
-    def pack(self, library: Library, rows: WeightRows, *, is_halved: bool = False) -> PackedLinear:
-        return pack_linear(library, [rows], None, self.packing, is_halved=is_halved)
+    def pack(self, library: Library, rows: WeightRows, memory: LargePages, *, is_halved: bool = False) -> PackedLinear:
+        return pack_linear(library, [rows], None, self.packing, is_halved=is_halved, memory=memory)
 
     def takes(self, library: Library, num_inputs: int) -> bool:
         """Whether a weight of so many inputs consists of whole blocks."""

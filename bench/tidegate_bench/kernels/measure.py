@@ -15,7 +15,8 @@ from tidegate_bench.kernels.case import Case
 from tidegate_bench.kernels.formats import formats_of
 from tidegate_bench.kernels.products import product_cases, products_of
 from tidegate_bench.kernels.result import KernelRun, KernelTime, Limits
-from tidegate_bench.kernels.row_ops import argmax_cases, embed_cases, rms_norm_cases
+from tidegate_bench.kernels.row_ops import embed_cases, rms_norm_cases
+from tidegate_bench.kernels.sampling import argmax_cases, draw_cases, logprobs_cases
 from tidegate_bench.kernels.timing import Contestant, Rounds, median_times_s
 from tidegate_bench.launch import BenchError
 from tidegate_bench.machine import cpu_share, describe_machine, read_cpu_clock
@@ -140,6 +141,8 @@ CASES: dict[str, Callable[[Library, ModelConfig], Iterator[Case]]] = {
     "rms_norm": rms_norm_cases,
     "embed": _embed,
     "argmax": argmax_cases,
+    "draw": draw_cases,
+    "logprobs": logprobs_cases,
 }
 
 

@@ -11,6 +11,7 @@ from torch.nn import functional
 
 from tidegate_bench.kernels.case import Case, num_copies
 from tidegate_bench.kernels.formats import WeightFormat
+from tidegate_kernels.cpu.large_pages import LargePages
 from tidegate_kernels.cpu.library import Library
 from tidegate_kernels.cpu.packed_linear import PackedLinear
 from tidegate_kernels.cpu.structs import Dtype, Epilogue, TgGemm
@@ -53,9 +54,10 @@ def products_of(config: ModelConfig) -> tuple[Product, ...]:
 def product_cases(library: Library, product: Product, form: WeightFormat, rows: Sequence[int] = ROWS) -> Iterator[Case]:
     """One case for each number of rows; they share the weights."""
     stored, plain = form.draw(product.num_outputs, product.num_inputs)
-    first = form.pack(library, stored, is_halved=product.is_halved)
+    memory = LargePages()  # as in the server
+    first = form.pack(library, stored, memory, is_halved=product.is_halved)
     copies = num_copies(first.weight.nbytes)
-    packed = [first, *(form.pack(library, stored, is_halved=product.is_halved) for _ in range(copies - 1))]
+    packed = [first, *(form.pack(library, stored, memory, is_halved=product.is_halved) for _ in range(copies - 1))]
     plains = [plain.clone() for _ in range(num_copies(plain.nbytes))]
     for num_rows in rows:
         x = torch.randn(num_rows, product.num_inputs).to(form.x_dtype)

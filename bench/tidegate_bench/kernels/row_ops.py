@@ -1,4 +1,4 @@
-"""What works on one row at a time: norm, rows of the embedding, the token of greedy decoding."""
+"""What works on one row of activations at a time: the norm, and rows of the embedding."""
 
 import itertools
 from collections.abc import Iterator, Sequence
@@ -10,12 +10,12 @@ from torch.nn import functional
 
 from tidegate_bench.kernels.case import Case
 from tidegate_bench.kernels.formats import WeightFormat
+from tidegate_kernels.cpu.large_pages import LargePages
 from tidegate_kernels.cpu.library import Library
-from tidegate_kernels.cpu.structs import Dtype, TgArgmax, TgEmbed, TgRmsNorm
+from tidegate_kernels.cpu.structs import Dtype, TgEmbed, TgRmsNorm
 from tidegate_server.model.config import ModelConfig
 
 NUM_ROWS = (1, 64, 256)
-NUM_ARGMAX_ROWS = (1, 64)
 NUM_PROMPTS = 64  # sets of token ids that take turns, so that their rows are in no cache
 
 
@@ -30,7 +30,7 @@ def embed_cases(
 ) -> Iterator[Case]:
     """Rows out of a packed weight, as a tied head is one, beside rows of torch's embedding."""
     stored, plain = form.draw(config.vocab_size, config.hidden_size)
-    packed = form.pack(library, stored)
+    packed = form.pack(library, stored, LargePages())
     for count in num_rows:
         prompts = [torch.randint(0, config.vocab_size, (count,)) for _ in range(NUM_PROMPTS)]
         y = torch.empty(count, config.hidden_size)
@@ -64,12 +64,6 @@ def embed_cases(
         )
 
 
-def argmax_cases(library: Library, config: ModelConfig, num_rows: Sequence[int] = NUM_ARGMAX_ROWS) -> Iterator[Case]:
-    """One case for each number of requests; gives the tokens' ids."""
-    for count in num_rows:
-        yield _argmax_case(library, config, count)
-
-
 def _rms_norm_case(library: Library, config: ModelConfig, count: int) -> Case:
     hidden, eps = config.hidden_size, config.rms_norm_eps
     x, weight, y = torch.randn(count, hidden), torch.randn(hidden), torch.empty(count, hidden)
@@ -100,35 +94,4 @@ def _rms_norm_case(library: Library, config: ModelConfig, count: int) -> Case:
         ours=run,
         torch=lambda: functional.rms_norm(x, (hidden,), weight, eps),
         tolerance=1e-4,
-    )
-
-
-def _argmax_case(library: Library, config: ModelConfig, count: int) -> Case:
-    logits = torch.randn(count, config.vocab_size)
-    maximum, index = torch.empty(count), torch.empty(count, dtype=torch.int64)
-    op = TgArgmax(
-        x=logits.data_ptr(),
-        index=index.data_ptr(),
-        maximum=maximum.data_ptr(),
-        m=count,
-        n=config.vocab_size,
-        x_stride=logits.stride(0),
-    )
-
-    def run() -> Tensor:
-        library.run_argmax(op)
-        return index
-
-    return Case(
-        kernel="argmax",
-        what=f"rows of {config.vocab_size}",
-        rows=count,
-        data="fp32",
-        moved_bytes=logits.nbytes,
-        flop=count * config.vocab_size,
-        peaks=("float32",),
-        ours=run,
-        torch=lambda: torch.max(logits, dim=-1).indices,
-        tolerance=0.0,
-        kept=maximum,
     )
