@@ -33,6 +33,7 @@ from tidegate_bench.process_tree import ProcessTree
 from tidegate_bench.server_process import ServerProcess, free_port
 from tidegate_bench.summary import summarise
 from tidegate_bench.workloads import FIRST_TOKEN_ID, PlannedRequest, Scale, Workload, build_workload
+from tidegate_contract.labels import LOAD_PATH
 
 KV_BYTES = 2 << 30
 QUOTA_CPUS = 1.5
@@ -112,17 +113,18 @@ async def _pod(
     cpus: frozenset[int] = frozenset(),
     group: Path | None = None,
 ) -> AsyncIterator[tuple[ServerProcess, Start]]:
-    port = free_port()
-    flags = ("--host", "127.0.0.1", "--port", str(port), "--ops-port", str(free_port()), "--device", "cpu")
+    port, ops_port = free_port(), free_port()
+    flags = ("--host", "127.0.0.1", "--port", str(port), "--ops-port", str(ops_port), "--device", "cpu")
     named = ("--served-model-name", SERVED_NAME, "--drain-notice", "0s")
     argv = (sys.executable, *program, *arguments, *flags, *named, *plan.serve_arguments)
-    launch = Launch(argv=tuple(confined_argv(argv, cpus, group)))
+    load_url = f"http://127.0.0.1:{ops_port}{LOAD_PATH}"
+    launch = Launch(argv=tuple(confined_argv(argv, cpus, group)), load_url=load_url)
     say(f"{name}: starting the pod")
     clock = read_cpu_clock(None, time.perf_counter())
     async with ServerProcess(launch, port, plan.log_folder / f"limits-{name.replace(' ', '-')}.log") as process:
         # All that the pod ever took was taken since.
         share = cpu_share(clock, read_cpu_clock(process.tree, time.perf_counter()), os.cpu_count() or 1)
-        start = Start(process.ready_s, max(share.foreign, share.steal))
+        start = Start(process.kernels, process.ready_s, max(share.foreign, share.steal))
         say(f"{name}: ready after {start.ready_s:.1f} s; others used {start.others:.0%} of the CPUs")
         yield process, start
 

@@ -37,6 +37,8 @@ def _facts(run: LimitsRun) -> Iterator[str]:
     yield from facts(run.date, run.command, run.machine, run.versions)
     arguments = " ".join(run.serve_arguments)
     yield f"- pod: the embedded model, {f'`{arguments}`' if arguments else 'everything else as it comes'}"
+    if kernels := dict.fromkeys(start.kernels for start in run.starts):
+        yield f"- kernels: {', '.join(kernels)}"
     for python in run.python:
         yield (
             f"- with {python.num_requests} decoding, the API process took {python.api_cpu:.0%} of the CPUs "

@@ -19,6 +19,7 @@ UNDISTURBED = "undisturbed"
 class Start:
     """One undisturbed start of the pod."""
 
+    kernels: str  # that it chose on this machine
     ready_s: float  # to the end of its first completion
     others: float  # of the CPUs' time, what neither pod nor load generator took, or the hypervisor did
 

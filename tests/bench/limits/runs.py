@@ -35,7 +35,7 @@ def limits_run(
         versions={"tidegate": "1.2.3"},
         machine=MACHINE,
         serve_arguments=(),
-        starts=tuple(Start(seconds, 0.01) for seconds in ready_s),
+        starts=tuple(Start("cpu-avx2", seconds, 0.01) for seconds in ready_s),
         memory=memory,
         python=tuple(python),
         confined=tuple(runs),
