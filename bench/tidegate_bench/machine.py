@@ -56,6 +56,13 @@ class CpuShare:
     steal: float  # taken by the hypervisor
 
 
+def best_isa(machine: Machine) -> str:
+    """The kind of machine, named after the richest of our CPU kernels that it could run."""
+    if "avx512_bf16" in machine.isa:
+        return "avx512bf16"
+    return "avx512" if "avx512f" in machine.isa else "avx2" if "avx2" in machine.isa else "plain"
+
+
 def describe_machine(proc: Path = Path("/proc")) -> Machine:
     info = (proc / "cpuinfo").read_text()
     flags = set(_cpuinfo_field(info, "flags").split())

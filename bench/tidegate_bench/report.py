@@ -1,17 +1,14 @@
-"""A comparison as Markdown for people and as JSON for programs."""
+"""A comparison as Markdown."""
 
-import json
 import statistics
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 
 from tidegate_bench.comparison import Ceiling, Comparison, WorkloadRun, median_summary
+from tidegate_bench.facts import GB, MB, NOISY_SHARE, facts, is_noisy
 from tidegate_bench.machine import CpuShare
 from tidegate_bench.summary import Spread, Summary
-
-NOISY_SHARE = 0.05  # of the CPUs, used by others or stolen: from here on a number is not one to quote
-GB = 1e9
-MB = 1e6
+from tidegate_bench.table import markdown_table
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,26 +41,20 @@ COLUMNS: Sequence[Column] = (
 )
 
 
-def to_json(comparison: Comparison) -> str:
-    return json.dumps(asdict(comparison), indent=2) + "\n"
-
-
 def to_markdown(comparison: Comparison) -> str:
     """Facts of the machine, one table of the servers, one of the workloads with the ratio to the first server."""
     parts = ["\n".join(_facts(comparison))]
     if comparison.starts:
-        parts.append(_table(_START_HEADER, list(_start_rows(comparison))))
-    parts.append(_table(_workload_header(), list(_workload_rows(comparison))))
+        parts.append(markdown_table(_START_HEADER, list(_start_rows(comparison))))
+    parts.append(markdown_table(_workload_header(), list(_workload_rows(comparison))))
     parts.extend(_notes(comparison))
     return "\n\n".join(parts) + "\n"
 
 
 def _facts(comparison: Comparison) -> Iterator[str]:
-    machine, roofline = comparison.machine, comparison.roofline
-    yield f"- date: {comparison.date}"
-    yield f"- machine: {machine.cpu}, {machine.num_cpus} CPUs, {machine.memory_bytes / GB:.0f} GB"
-    yield f"- system: Linux {machine.kernel}, Python {machine.python}"
-    yield f"- instruction sets: {' '.join(machine.isa) or 'none of those that matter'}"
+    roofline = comparison.roofline
+    versions = {start.server: start.version for start in comparison.starts}
+    yield from facts(comparison.date, comparison.command, comparison.machine, versions)
     yield f"- model: {comparison.model}, {comparison.dtype}"
     if roofline is not None:
         yield (
@@ -140,9 +131,7 @@ def _ceiling_row(ceiling: Ceiling) -> tuple[str, ...]:
 
 
 def _notes(comparison: Comparison) -> Iterator[str]:
-    noisy = [
-        run for run in comparison.runs if run.cpu is not None and max(run.cpu.foreign, run.cpu.steal) > NOISY_SHARE
-    ]
+    noisy = [run for run in comparison.runs if run.cpu is not None and is_noisy(run.cpu)]
     if noisy:
         yield (
             f"**{len(noisy)} of {len(comparison.runs)} runs were disturbed**: others used, or the hypervisor took, "
@@ -164,15 +153,3 @@ def _number(column: Column, value: float | None) -> str:
 
 def _worst(shares: Sequence[CpuShare], of: Callable[[CpuShare], float]) -> str:
     return f"{max(of(share) for share in shares):.0%}" if shares else ""
-
-
-def _table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """A Markdown table whose columns also line up as plain text."""
-    lines = [header, *rows]
-    widths = [max(len(line[column]) for line in lines) for column in range(len(header))]
-
-    def render(cells: Sequence[str]) -> str:
-        return "| " + " | ".join(cell.ljust(width) for cell, width in zip(cells, widths, strict=True)) + " |"
-
-    rule = "|" + "|".join("-" * (width + 2) for width in widths) + "|"
-    return "\n".join([render(header), rule, *(render(row) for row in rows)])

@@ -59,6 +59,7 @@ class ServerProcess:
         try:
             await asyncio.wait_for(self._wait_ready(), self._launch.ready_timeout_s)
             self.ready_s = time.perf_counter() - start
+            self.tree.rss_bytes()  # the watch may not have looked yet
             if self._launch.load_url is not None:
                 self.kernels = await _kernels(self._launch.load_url)
         except TimeoutError:

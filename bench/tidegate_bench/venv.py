@@ -42,7 +42,8 @@ def ensure_venv(
     override_file.write_text("\n".join(override) + "\n")
     # This Python again: uv would look for another version on the network.
     _uv("venv", "--clear", "--python", sys.executable, str(folder / "venv"))
-    _uv("pip", "install", "--python", str(python), "--override", str(override_file), *packages)
+    # Compiled now, as in an image: or its first start, which is measured, would compile it.
+    _uv("pip", "install", "--python", str(python), "--compile-bytecode", "--override", str(override_file), *packages)
     if remove:
         _uv("pip", "uninstall", "--python", str(python), *remove)
     done.write_text(recipe)

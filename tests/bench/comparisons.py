@@ -37,6 +37,8 @@ def start(server: str, ready_s: float, *, kv_tokens: int = 24_576, rss_mb: int =
 
 def comparison(*runs: WorkloadRun, starts: tuple[ServerStart, ...] = ()) -> Comparison:
     return Comparison(
+        kind="workloads",
+        command="python -m tidegate_bench compare",
         date="2026-01-02T03:04:05+00:00",
         model="tiny",
         dtype="float32",

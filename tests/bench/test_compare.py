@@ -55,6 +55,7 @@ def measure(model: Path, servers: tuple[Fake, ...], workloads: tuple[str, ...], 
         turns=turns,
         seed=0,
         log_folder=model / "logs",
+        command="python -m tidegate_bench compare",
     )
     return asyncio.run(compare(plan, lambda line: None, lambda dtype, num_cpus: Roofline(30e9, 140e9, "none")))
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.bench.fake_server import FakeServer
-from tidegate_bench.__main__ import main
+from tidegate_bench.__main__ import main, remake_command
 
 
 @pytest.fixture
@@ -65,3 +65,28 @@ def test_nothing_to_measure_says_what_to_change(capsys: pytest.CaptureFixture[st
 def test_measuring_an_endpoint_needs_no_torch() -> None:
     code = "import sys, tidegate_bench.__main__; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [
+        pytest.param("limits --quick", "limits --quick", id="as it was given"),
+        pytest.param("kernels --publish --output out.json --rounds 3", "kernels --rounds 3", id="not where it went"),
+        pytest.param("kernels --output=out.json", "kernels", id="nor in one word"),
+        pytest.param(
+            "compare --llama-server /home/me/llama-server", "compare --llama-server llama-server", id="no folder"
+        ),
+    ],
+)
+def test_the_command_of_a_result_makes_it_again_anywhere(given: str, expected: str) -> None:
+    assert remake_command(given.split()) == f"python -m tidegate_bench {expected}"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "known"), [(["kernels", "--kernels", "sort"], "gemm"), (["limits", "--parts", "smell"], "memory")]
+)
+def test_unknown_parts_are_refused_with_the_known_ones(
+    arguments: list[str], known: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(arguments) == 1
+    assert known in capsys.readouterr().err

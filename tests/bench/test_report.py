@@ -1,10 +1,8 @@
-import json
-
 import pytest
 
 from tests.bench.comparisons import QUIET, comparison, run, start, summary
 from tidegate_bench.machine import CpuShare
-from tidegate_bench.report import to_json, to_markdown
+from tidegate_bench.report import to_markdown
 
 
 def rows(markdown: str, server: str) -> list[list[str]]:
@@ -65,11 +63,3 @@ def test_failures_show_their_number_and_their_reason() -> None:
     text = to_markdown(comparison(run("tidegate", 0, summary(failed=1)), run("tidegate", 1, summary())))
     assert "1/8" in rows(text, "tidegate")[0]
     assert "failed: tidegate, W1: HTTP 500" in text
-
-
-def test_json_holds_every_run_and_the_machine() -> None:
-    decoded = json.loads(to_json(comparison(run("a", 0, summary()), run("b", 0, summary(), None))))
-    assert [entry["server"] for entry in decoded["runs"]] == ["a", "b"]
-    assert decoded["runs"][0]["cpu"]["foreign"] == 0.01
-    assert decoded["runs"][1]["cpu"] is None
-    assert decoded["machine"]["num_cpus"] == 2

@@ -5,6 +5,7 @@ import sys
 from importlib.metadata import version
 from pathlib import Path
 
+from tidegate_bench.bytecode import compile_environment
 from tidegate_bench.launch import SERVED_NAME, BenchError, Launch, ServerOptions
 from tidegate_contract.labels import LOAD_PATH
 
@@ -22,6 +23,7 @@ class Tidegate:
     def install(self, model: Path, dtype: str) -> str:
         if importlib.util.find_spec("tidegate_server") is None:
             raise BenchError("tidegate's server is not installed in this environment: run `make install`")
+        compile_environment()
         return version("tidegate")
 
     def launch(self, options: ServerOptions) -> Launch:

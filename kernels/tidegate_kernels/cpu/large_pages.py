@@ -31,7 +31,9 @@ class LargePages:
 
 def _chunk(num_bytes: int) -> Tensor:
     """Zeros at a multiple of the page's size."""
-    memory = mmap.mmap(-1, num_bytes + PAGE_BYTES)
+    # Private: Python's default is shared memory, which gets large pages only where shmem_enabled says so, and no
+    # distribution does.
+    memory = mmap.mmap(-1, num_bytes + PAGE_BYTES, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
     if hasattr(mmap, "MADV_HUGEPAGE"):
         with suppress(OSError):  # a kernel without large pages
             memory.madvise(mmap.MADV_HUGEPAGE)

@@ -2,6 +2,8 @@
 
 import gc
 import mmap
+import re
+from pathlib import Path
 
 import pytest
 import torch
@@ -30,6 +32,27 @@ def test_a_part_outlives_what_handed_it_out() -> None:
     del memory
     gc.collect()
     assert part.tolist() == [7] * 100
+
+
+def test_memory_is_private_and_asks_for_large_pages() -> None:
+    part = LargePages().take(PAGE_BYTES)
+    part.fill_(1)
+    mapping, flags = mapping_of(part.data_ptr())
+    # Shared memory would only get them where the whole system gives them to all shared memory.
+    assert mapping.split()[1] == "rw-p"
+    if Path("/sys/kernel/mm/transparent_hugepage").exists():
+        assert "hg" in flags.split()
+
+
+def mapping_of(address: int) -> tuple[str, str]:
+    """The first and the last line of /proc/self/smaps on the mapping that holds an address."""
+    first = ""
+    for line in Path("/proc/self/smaps").read_text().splitlines():
+        if match := re.match(r"([0-9a-f]+)-([0-9a-f]+) ", line):
+            first = line if int(match[1], 16) <= address < int(match[2], 16) else ""
+        elif first and line.startswith("VmFlags:"):
+            return first, line
+    raise AssertionError(f"{address:#x} lies in no mapping")
 
 
 def test_nothing_is_a_part_too() -> None:

@@ -1,0 +1,1 @@
+"""Each CPU kernel beside torch and beside what the machine's memory and arithmetic allow."""
