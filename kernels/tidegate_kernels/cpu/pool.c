@@ -8,7 +8,10 @@
 #include <sched.h>
 #include <stdlib.h>
 #include <sys/syscall.h>
+#include <time.h>
 #include <unistd.h>
+
+#include "crew.h"
 
 /* How long a thread spins before it sleeps, in pauses: 20 to 100 microseconds by processor. The ops of a layer follow each
  * other within a few; a neighbour on the same core is held up no longer than that. */
@@ -24,25 +27,37 @@ typedef struct {
 static struct {
   int size; /* the caller included */
   pthread_t threads[MAX_THREADS];
-  int cpus[MAX_THREADS]; /* -1: not pinned */
+  int cpus[MAX_THREADS]; /* one for each thread while all take part; -1: they float */
   pthread_mutex_t caller;
   void (*body)(void *);
   void *arg;
   _Atomic bool is_stopping;
-  signal_word started;  /* one up for each run */
-  signal_word phase;    /* one up each time all threads have come to a barrier */
+  tg_crew crew;   /* changes between visits only */
+  bool is_pinned; /* how the caller's thread is */
+  signal_word started[MAX_THREADS]; /* of each worker, one up for each visit that it takes part in */
+  signal_word phase;                /* one up each time all that take part have come to a barrier */
   _Alignas(64) _Atomic int num_arrived;
-} pool = {.size = 1, .caller = PTHREAD_MUTEX_INITIALIZER};
+  _Alignas(64) _Atomic int64_t slept_ns; /* at barriers, all threads together */
+} pool = {.size = 1, .crew = {.size = 1, .active = 1}, .caller = PTHREAD_MUTEX_INITIALIZER};
 
-static void wait_for_change(signal_word *word, uint32_t seen) {
+static int64_t clock_ns(void) {
+  struct timespec now;
+  clock_gettime(CLOCK_MONOTONIC, &now);
+  return now.tv_sec * 1000000000LL + now.tv_nsec;
+}
+
+/* Gives how long it slept, in nanoseconds: 0 where the change came while it was spinning. */
+static int64_t wait_for_change(signal_word *word, uint32_t seen) {
   for (int i = 0; i < NUM_SPINS; i++) {
-    if (atomic_load_explicit(&word->value, memory_order_acquire) != seen) return;
+    if (atomic_load_explicit(&word->value, memory_order_acquire) != seen) return 0;
     _mm_pause();
   }
+  const int64_t begin_ns = clock_ns();
   atomic_fetch_add(&word->num_sleepers, 1);
   while (atomic_load(&word->value) == seen) /* the kernel looks once more, so that no wake-up is missed */
     syscall(SYS_futex, &word->value, FUTEX_WAIT_PRIVATE, seen, NULL, NULL, 0);
   atomic_fetch_sub(&word->num_sleepers, 1);
+  return clock_ns() - begin_ns;
 }
 
 static void change(signal_word *word) {
@@ -51,53 +66,70 @@ static void change(signal_word *word) {
 }
 
 void tg_pool_barrier(void) {
-  if (pool.size == 1) return;
+  const int num_threads = pool.crew.active; /* read before this thread comes: after the last has, it may change */
+  if (num_threads == 1) return;
   uint32_t seen = atomic_load_explicit(&pool.phase.value, memory_order_relaxed);
-  if (atomic_fetch_add(&pool.num_arrived, 1) == pool.size - 1) {
+  if (atomic_fetch_add(&pool.num_arrived, 1) == num_threads - 1) {
     atomic_store_explicit(&pool.num_arrived, 0, memory_order_relaxed);
     change(&pool.phase);
   } else {
-    wait_for_change(&pool.phase, seen);
+    const int64_t slept_ns = wait_for_change(&pool.phase, seen);
+    if (slept_ns > 0) atomic_fetch_add_explicit(&pool.slept_ns, slept_ns, memory_order_relaxed);
   }
 }
 
-static void pin(int cpu) {
-  if (cpu < 0) return;
-  cpu_set_t one;
-  CPU_ZERO(&one);
-  CPU_SET(cpu, &one);
-  sched_setaffinity(0, sizeof one, &one); /* a hint: where it is refused, the thread floats */
+/* Keeps the calling thread on its own CPU while all take part. Fewer go wherever the neighbours leave room: on one CPU
+ * each they might share one with a neighbour, while that of a thread that rests stands idle. */
+static void place(int number, bool is_pinned) {
+  if (pool.cpus[number] < 0) return;
+  cpu_set_t cpus;
+  CPU_ZERO(&cpus);
+  for (int i = 0; i < pool.size; i++)
+    if (!is_pinned || i == number) CPU_SET(pool.cpus[i], &cpus);
+  sched_setaffinity(0, sizeof cpus, &cpus); /* a hint: where it is refused, the thread floats */
 }
 
-static void *work(void *number) {
+static void *work(void *argument) {
+  const int number = (int)(intptr_t)argument;
   uint32_t seen = 0; /* a new pool starts to count from nought */
-  pin(pool.cpus[(intptr_t)number]);
+  bool is_pinned = false;
   for (;;) {
-    wait_for_change(&pool.started, seen);
+    wait_for_change(&pool.started[number], seen);
     seen++;
     if (atomic_load(&pool.is_stopping)) return NULL;
+    if (is_pinned != pool.is_pinned) place(number, is_pinned = pool.is_pinned);
     pool.body(pool.arg);
     tg_pool_barrier();
   }
 }
 
-void tg_pool_run(void (*body)(void *arg), void *arg) {
-  pthread_mutex_lock(&pool.caller);
-  if (pool.size > 1) {
-    pool.body = body;
-    pool.arg = arg;
-    change(&pool.started);
-  }
+static void visit(void (*body)(void *arg), void *arg) {
+  const bool is_pinned = pool.crew.active == pool.size;
+  if (is_pinned != pool.is_pinned) place(0, pool.is_pinned = is_pinned);
+  pool.body = body;
+  pool.arg = arg;
+  const int64_t begin_ns = clock_ns();
+  for (int i = 1; i < pool.crew.active; i++) change(&pool.started[i]);
   body(arg);
   tg_pool_barrier();
+  const int64_t now_ns = clock_ns();
+  /* What a thread slept at the last barrier may come a visit late. */
+  tg_crew_note(&pool.crew, now_ns, now_ns - begin_ns, atomic_exchange_explicit(&pool.slept_ns, 0, memory_order_relaxed));
+}
+
+void tg_pool_run(void (*body)(void *arg), void *arg) {
+  pthread_mutex_lock(&pool.caller);
+  if (pool.size > 1) visit(body, arg);
+  else body(arg);
   pthread_mutex_unlock(&pool.caller);
 }
 
-int tg_pool_size(void) { return pool.size; }
+int tg_pool_size(void) { return pool.crew.active; }
 
 /* A child has its parent's memory, but none of its threads. */
 static void forget_threads(void) {
   pool.size = 1;
+  pool.crew = tg_crew_of(1);
   pthread_mutex_init(&pool.caller, NULL);
 }
 
@@ -110,19 +142,21 @@ int tg_pool_start(int num_threads, const int *cpus) {
     is_registered = true;
   }
   atomic_store(&pool.is_stopping, false);
-  atomic_store(&pool.started.value, 0);
+  for (int i = 0; i < num_threads; i++) atomic_store(&pool.started[i].value, 0);
   atomic_store(&pool.phase.value, 0);
   atomic_store(&pool.num_arrived, 0);
   for (int i = 0; i < num_threads; i++) pool.cpus[i] = cpus ? cpus[i] : -1;
-  pin(pool.cpus[0]);
+  pool.is_pinned = false;
   int num_started = 1;
   for (; num_started < num_threads; num_started++)
     if (pthread_create(&pool.threads[num_started], NULL, work, (void *)(intptr_t)num_started) != 0) break;
   pool.size = num_started;
+  pool.crew = tg_crew_of(num_started);
   if (num_started < num_threads) {
     tg_pool_stop();
     return -1;
   }
+  place(0, pool.is_pinned = true);
   return 0;
 }
 
@@ -130,9 +164,10 @@ void tg_pool_stop(void) {
   pthread_mutex_lock(&pool.caller);
   if (pool.size > 1) {
     atomic_store(&pool.is_stopping, true);
-    change(&pool.started);
+    for (int i = 1; i < pool.size; i++) change(&pool.started[i]);
     for (int i = 1; i < pool.size; i++) pthread_join(pool.threads[i], NULL);
     pool.size = 1;
+    pool.crew = tg_crew_of(1);
   }
   pthread_mutex_unlock(&pool.caller);
 }

@@ -39,12 +39,15 @@ static inline bool tg_take_share(tg_counter *counter, int64_t step, int64_t tota
 
 int tg_pool_start(int num_threads, const int *cpus);
 void tg_pool_stop(void);
+
+/* Threads that take part in a visit, the same for its whole length: all of the pool, or fewer where they would wait for each
+ * other (crew.h). */
 int tg_pool_size(void);
 
-/* Runs `body` on every thread, and returns when all have left it. */
+/* Runs `body` on every thread that takes part, and returns when all have left it. */
 void tg_pool_run(void (*body)(void *arg), void *arg);
 
-/* Inside `body`: waits until every thread of the pool has come here. */
+/* Inside `body`: waits until every thread that takes part has come here. */
 void tg_pool_barrier(void);
 
 /* Memory of the calling thread's own, 64-byte aligned, which the next call may move; freed when the thread ends. NULL
