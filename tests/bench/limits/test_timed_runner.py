@@ -1,14 +1,12 @@
 """The runner with a clock on a small model: the same tokens, and times of every step."""
 
 import itertools
-import json
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from safetensors.torch import save_file
 
-from tests.server.model.gguf_writing import small_tensors
+from tests.server.model.small_model import write_small_model
 from tidegate_bench.limits.step_times import read_steps
 from tidegate_bench.limits.timed_runner import StepClock, load_timed_runner
 from tidegate_kernels.cpu.library import load_library, missing_because
@@ -19,18 +17,6 @@ from tidegate_server.model_source import resolve_model
 from tidegate_server.settings import EngineSettings
 
 SETTINGS = EngineSettings(device="cpu", dtype="float32", num_kv_blocks=8)
-CONFIG = {
-    "architectures": ["LlamaForCausalLM"],
-    "vocab_size": 40,
-    "hidden_size": 32,
-    "intermediate_size": 64,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 4,
-    "num_key_value_heads": 2,
-    "max_position_embeddings": 64,
-    "rms_norm_eps": 1e-5,
-    "eos_token_id": 2,
-}
 
 
 def batch(step: int, start: int, *token_ids: int) -> Batch:
@@ -49,9 +35,7 @@ def batch(step: int, start: int, *token_ids: int) -> Batch:
 def test_steps_are_timed_and_their_tokens_are_those_of_the_plain_runner(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    (tmp_path / "config.json").write_text(json.dumps(CONFIG))
-    save_file(small_tensors(), tmp_path / "model.safetensors")
-    files = resolve_model(str(tmp_path))
+    files = resolve_model(str(write_small_model(tmp_path)))
     at_exit: list[Callable[[], None]] = []
     monkeypatch.setattr("atexit.register", at_exit.append)
     batches = [batch(1, 0, 5, 6, 7), batch(2, 3, 8), batch(3, 4, 9)]
