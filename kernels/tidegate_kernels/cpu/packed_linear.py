@@ -11,7 +11,7 @@ from tidegate_kernels.cpu.large_pages import LargePages
 from tidegate_kernels.cpu.library import Library
 from tidegate_kernels.cpu.structs import PANEL, Dtype, Packing, TgLinear, TgPart
 
-_DTYPES = {torch.float32: Dtype.F32, torch.bfloat16: Dtype.BF16}
+DTYPES = {torch.float32: Dtype.F32, torch.bfloat16: Dtype.BF16}
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,8 +103,8 @@ def _pack_part(library: Library, struct: TgLinear, first: int, rows: WeightRows)
             )
         part.source, part.output_stride = rows.blocks.data_ptr(), rows.blocks.stride(0)
     else:
-        if rows.dtype not in _DTYPES or library.block_bytes(struct.packing):
+        if rows.dtype not in DTYPES or library.block_bytes(struct.packing):
             raise ValueError(f"numbers of {rows.dtype} do not pack as {Packing(struct.packing).name}")
-        part.source, part.dtype = rows.data_ptr(), _DTYPES[rows.dtype]
+        part.source, part.dtype = rows.data_ptr(), DTYPES[rows.dtype]
         part.output_stride, part.input_stride = rows.stride()
     library.pack(part)

@@ -7,6 +7,7 @@ from typing import Protocol
 from torch import Tensor
 
 from tidegate_kernels.cpu.packed_linear import QuantizedRows
+from tidegate_kernels.cpu.structs import Packing
 from tidegate_server.errors import ModelNotSupported
 
 
@@ -37,8 +38,12 @@ class Checkpoint(Protocol):
         """
         ...
 
-    def quantized(self, name: str) -> QuantizedRows | None:
-        """A weight as it is stored, where that is a format that the CPU kernels compute with."""
+    def packing(self, name: str) -> Packing | None:
+        """The format that a weight is stored in, where the CPU kernels compute with it as it is."""
+        ...
+
+    def quantized(self, name: str) -> QuantizedRows:
+        """A weight as it is stored; for those with a `packing`."""
         ...
 
 

@@ -6,7 +6,8 @@ import torch
 from torch import Tensor
 
 from tidegate_kernels.cpu.library import Library
-from tidegate_kernels.cpu.structs import Dtype, TgStep
+from tidegate_kernels.cpu.packed_linear import DTYPES
+from tidegate_kernels.cpu.structs import TgStep
 from tidegate_server.model.config import ModelConfig
 from tidegate_server.model.cpu_row_ops import cpu_row_ops
 from tidegate_server.model.cpu_weights import CpuWeights
@@ -65,7 +66,7 @@ class CpuDecoder:
             block_stride=kv_cache.blocks.stride(0),
             layer_stride=kv_cache.blocks.stride(1),
             block_size=kv_cache.blocks.shape[4],
-            kv_dtype=_dtype(kv_cache.blocks.dtype),
+            kv_dtype=DTYPES[kv_cache.blocks.dtype],
         )
         self._library.run_model(self._weights.model, step)
         return logits
@@ -87,7 +88,3 @@ class _Workspace:
         self.qkv = torch.empty(num_tokens, config.q_size + 2 * config.kv_size)
         self.attended = torch.empty(num_tokens, config.q_size, dtype=x_dtype)
         self.gated = torch.empty(num_tokens, config.intermediate_size, dtype=x_dtype)
-
-
-def _dtype(dtype: torch.dtype) -> Dtype:
-    return Dtype.BF16 if dtype == torch.bfloat16 else Dtype.F32

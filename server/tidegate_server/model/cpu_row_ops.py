@@ -7,8 +7,8 @@ import torch
 from torch import Tensor
 
 from tidegate_kernels.cpu.library import Library
+from tidegate_kernels.cpu.packed_linear import DTYPES
 from tidegate_kernels.cpu.structs import (
-    Dtype,
     Epilogue,
     Packing,
     TgAttention,
@@ -29,8 +29,6 @@ from tidegate_server.model.row_ops import (
     num_blocks,
     random_rows,
 )
-
-_DTYPES = {torch.float32: Dtype.F32, torch.bfloat16: Dtype.BF16}
 
 
 def cpu_row_ops(
@@ -91,7 +89,7 @@ def _product(
                 x_stride=linear.k,
                 y_stride=num_outputs,
                 epilogue=epilogue,
-                y_dtype=_DTYPES[y_dtype],
+                y_dtype=DTYPES[y_dtype],
             )
         )
         return y
@@ -129,7 +127,7 @@ def _norm(library: Library, model: TgModel, x_dtype: torch.dtype) -> RowOp:
                 x_stride=hidden_size,
                 y_stride=hidden_size,
                 eps=model.eps,
-                y_dtype=_DTYPES[x_dtype],
+                y_dtype=DTYPES[x_dtype],
             )
         )
         return y
@@ -164,7 +162,7 @@ def _rope_and_store(
                 num_kv_heads=num_kv_heads,
                 head_dim=head_dim,
                 block_size=block_size,
-                kv_dtype=_DTYPES[kv_dtype],
+                kv_dtype=DTYPES[kv_dtype],
             )
         )
         blocks, offsets = some_slots // block_size, some_slots % block_size
@@ -199,8 +197,8 @@ def _attention(library: Library, model: TgModel, x_dtype: torch.dtype, kv_dtype:
                 num_kv_heads=model.num_kv_heads,
                 head_dim=model.head_dim,
                 block_size=block_size,
-                kv_dtype=_DTYPES[kv_dtype],
-                out_dtype=_DTYPES[x_dtype],
+                kv_dtype=DTYPES[kv_dtype],
+                out_dtype=DTYPES[x_dtype],
                 scale=model.scale,
             )
         )

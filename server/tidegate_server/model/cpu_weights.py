@@ -12,8 +12,8 @@ from torch import Tensor
 
 from tidegate_kernels.cpu.large_pages import LargePages
 from tidegate_kernels.cpu.library import Library
-from tidegate_kernels.cpu.packed_linear import PackedLinear, QuantizedRows, WeightRows, pack_linear
-from tidegate_kernels.cpu.structs import Dtype, Packing, TgLayer, TgLinear, TgModel
+from tidegate_kernels.cpu.packed_linear import DTYPES, QuantizedRows, WeightRows, pack_linear
+from tidegate_kernels.cpu.structs import Packing, TgLayer, TgLinear, TgModel
 from tidegate_server.errors import InvalidSetting
 from tidegate_server.model.checkpoint import Checkpoint, check_tensors
 from tidegate_server.model.config import ModelConfig
@@ -32,7 +32,7 @@ from tidegate_server.model.weights import (
 )
 from tidegate_server.settings import Quantization
 
-SUPPORTED_DTYPES = (torch.float32, torch.bfloat16)
+SUPPORTED_DTYPES = tuple(DTYPES)
 
 
 @dataclass(slots=True)
@@ -70,7 +70,7 @@ def pack_weights(
     expected = expected_shapes(config)
     check_tensors(checkpoint, expected)
     matrices = [name for name, shape in expected.items() if len(shape) == 2]
-    stored = {rows.packing for name in matrices if (rows := checkpoint.quantized(name)) is not None}
+    stored = {packing for name in matrices if (packing := checkpoint.packing(name)) is not None}
     if quantization is Quantization.INT8 and stored:
         raise InvalidSetting(
             "--quantization",
@@ -114,7 +114,7 @@ class _Packer:
             num_q_heads=config.num_q_heads,
             num_kv_heads=config.num_kv_heads,
             head_dim=config.head_dim,
-            x_dtype=Dtype.BF16 if weights.x_dtype == torch.bfloat16 else Dtype.F32,
+            x_dtype=DTYPES[weights.x_dtype],
             eps=config.rms_norm_eps,
             scale=config.attention_scale,
         )
@@ -150,26 +150,20 @@ class _Packer:
         packing = packings.pop() if len(packings) == 1 else self._packing
         rows = [self._rows(name, packing) for name in names]
         packed = pack_linear(self._library, rows, bias, packing, is_halved=is_halved, memory=self._memory)
-        self._keep(packed, packing)
-        return packed.struct
-
-    def _keep(self, packed: PackedLinear, packing: Packing) -> None:
         self._weights.kept.append(packed)
         self._weights.packings.add(packing)
+        return packed.struct
 
     def _packing_of(self, name: str) -> Packing:
         if self._quantization is Quantization.AUTO:
-            stored = self._checkpoint.quantized(name)
-            return self._packing if stored is None else stored.packing
+            return self._checkpoint.packing(name) or self._packing
         num_inputs = self._checkpoint.shapes[name][1]
         can_be_int8 = num_inputs % self._library.block_inputs(Packing.Q8_0) == 0
         return Packing.Q8_0 if self._quantization is Quantization.INT8 and can_be_int8 else self._packing
 
     def _rows(self, name: str, packing: Packing) -> WeightRows:
-        if self._quantization is Quantization.AUTO:
-            stored = self._checkpoint.quantized(name)
-            if stored is not None and stored.packing is packing:
-                return stored
+        if self._quantization is Quantization.AUTO and self._checkpoint.packing(name) is packing:
+            return self._checkpoint.quantized(name)
         values = self._checkpoint.values(name)
         if packing is Packing.Q8_0:
             return to_int8(values)

@@ -66,15 +66,16 @@ class GgufCheckpoint:
         """See `Checkpoint.values`; de-quantised to fp32."""
         return self._in_order(name, torch.from_numpy(_dequantised(self._file, self._tensors[name])))
 
-    def quantized(self, name: str) -> QuantizedRows | None:
+    def packing(self, name: str) -> Packing | None:
+        """See `Checkpoint.packing`."""
+        return PACKINGS.get(self._tensors[name].type)
+
+    def quantized(self, name: str) -> QuantizedRows:
         """See `Checkpoint.quantized`."""
         tensor = self._tensors[name]
-        packing = PACKINGS.get(tensor.type)
-        if packing is None:
-            return None
         num_outputs, num_inputs = tensor.shape
         raw = np.frombuffer(self._file.tensor_bytes(tensor), dtype=np.uint8).reshape(num_outputs, -1)
-        return QuantizedRows(self._in_order(name, torch.from_numpy(raw)), packing, num_inputs)
+        return QuantizedRows(self._in_order(name, torch.from_numpy(raw)), PACKINGS[tensor.type], num_inputs)
 
     def _in_order(self, name: str, rows: Tensor) -> Tensor:
         num_heads = _num_rotated_heads(name, self._config)

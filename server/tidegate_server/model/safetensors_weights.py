@@ -10,6 +10,7 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from tidegate_kernels.cpu.packed_linear import QuantizedRows
+from tidegate_kernels.cpu.structs import Packing
 from tidegate_server.errors import ModelNotFound, ModelNotSupported
 from tidegate_server.model.config import ModelConfig
 
@@ -42,9 +43,13 @@ class SafetensorsCheckpoint:
             raise _damaged(self.path, error) from error
         return values
 
-    def quantized(self, name: str) -> QuantizedRows | None:
-        """See `Checkpoint.quantized`: there is none."""
+    def packing(self, name: str) -> Packing | None:
+        """See `Checkpoint.packing`: no weight is quantised."""
         return None
+
+    def quantized(self, name: str) -> QuantizedRows:
+        """See `Checkpoint.quantized`."""
+        raise AssertionError(f"{name} is not quantised")
 
 
 @contextmanager
