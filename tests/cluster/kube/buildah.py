@@ -20,7 +20,11 @@ class Buildah:
         ]
 
     def has_image(self, name: str) -> bool:
-        return succeeds([*self._argv, "inspect", "--type", "image", name])
+        return self._folder.exists() and succeeds([*self._argv, "inspect", "--type", "image", name])
+
+    def image_id(self, name: str) -> str:
+        """What names an image's content: the digest of its config."""
+        return run([*self._argv, "inspect", "--type", "image", "--format", "{{.FromImageID}}", name]).strip()
 
     def commit_root(self, root: Path, name: str) -> None:
         """Make an image of one layer out of a root file system's tar."""

@@ -1,6 +1,7 @@
 """The commands of `cluster.py` and their arguments."""
 
 import argparse
+import dataclasses
 import json
 import shlex
 import sys
@@ -8,6 +9,7 @@ import sys
 from tests.cluster.kube import image_build, image_load, lifecycle
 from tests.cluster.kube.console import answer
 from tests.cluster.kube.errors import ClusterError
+from tests.cluster.kube.paths import use_cache_for_temporary_files
 from tests.cluster.kube.spec import DEFAULT_CONTROL_PLANE_NAME, DEFAULT_NAME, MAX_NODES, ClusterSpec
 
 _DESCRIPTION = "A real Kubernetes on this machine; tests/cluster/README.md says more."
@@ -18,6 +20,7 @@ def main(argv: list[str] | None = None) -> int:
     if arguments.name is None:
         arguments.name = DEFAULT_CONTROL_PLANE_NAME if arguments.control_plane_only else DEFAULT_NAME
     try:
+        use_cache_for_temporary_files()
         arguments.command(arguments)
     except ClusterError as error:
         sys.stderr.write(f"cluster: error: {error}\n")
@@ -25,6 +28,9 @@ def main(argv: list[str] | None = None) -> int:
     except PermissionError as error:
         sys.stderr.write(f"cluster: error: {error}; run as the user who started the cluster, or as root\n")
         return 1
+    except KeyboardInterrupt:
+        sys.stderr.write("cluster: interrupted; the same command goes on from here\n")
+        return 130
     return 0
 
 
@@ -42,7 +48,7 @@ def _parser() -> argparse.ArgumentParser:
 
     up = commands.add_parser("up", parents=[common], help="start it; on a running one nothing happens")
     up.add_argument("--nodes", type=int, default=1, help=f"1 to {MAX_NODES}; more than it has adds nodes (default 1)")
-    up.add_argument("--slot", type=int, default=0, help="0 to 3: which subnets and bridge to use (default 0)")
+    up.add_argument("--slot", type=int, help="0 to 3: which subnets and bridge to use (default: the one it has, or 0)")
     up.set_defaults(command=_up)
     down = commands.add_parser("down", parents=[common], help="stop it and clean up; loaded images stay on disk")
     down.add_argument("--purge", action="store_true", help="remove the nodes' loaded images too")
@@ -64,7 +70,8 @@ def _up(arguments: argparse.Namespace) -> None:
     nodes = 0 if arguments.control_plane_only else arguments.nodes
     if nodes == 0 and not arguments.control_plane_only:
         raise ClusterError("--nodes 0: use --control-plane-only")
-    spec = lifecycle.up(ClusterSpec(arguments.name, slot=arguments.slot, nodes=nodes))
+    slot = arguments.slot if arguments.slot is not None else lifecycle.slot_of(arguments.name)
+    spec = lifecycle.up(ClusterSpec(arguments.name, slot=slot or 0, nodes=nodes))
     kubeconfig = str(lifecycle.cluster_paths(spec.name).kubeconfig)
     path = [str(folder) for folder in lifecycle.tool_folders(spec.control_plane_only).folders]
     result = {"name": spec.name, "nodes": spec.nodes, "kubeconfig": kubeconfig, "path": path}
@@ -109,8 +116,12 @@ def _env(arguments: argparse.Namespace) -> None:
 
 
 def _build_images(arguments: argparse.Namespace) -> None:
-    for name in image_build.build([arguments.only] if arguments.only else image_build.TARGETS):
-        answer(name)
+    built = image_build.build([arguments.only] if arguments.only else image_build.TARGETS)
+    if arguments.json:
+        answer(json.dumps([dataclasses.asdict(image) for image in built]))
+    else:
+        for image in built:
+            answer(image.name)
 
 
 def _load_images(arguments: argparse.Namespace) -> None:
@@ -118,6 +129,5 @@ def _load_images(arguments: argparse.Namespace) -> None:
     if spec is None or spec.control_plane_only:
         raise ClusterError(f"there is no cluster {arguments.name!r} with nodes; start it with `up`")
     for target in [arguments.only] if arguments.only else image_build.TARGETS:
-        name = image_build.image_name(target)
-        image_load.load(spec, lifecycle.cluster_paths(spec.name), name)
-        answer(name)
+        image_load.load(spec, lifecycle.cluster_paths(spec.name), target)
+        answer(image_build.image_name(target))

@@ -1,7 +1,9 @@
 """Bring a cluster up, take it down, say how it is: the steps in their order, each safe to repeat."""
 
 import os
+import platform
 import shutil
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from tests.cluster.kube import binaries, packages
@@ -16,9 +18,10 @@ from tests.cluster.kube.control_plane import (
 from tests.cluster.kube.dns import ensure_dns
 from tests.cluster.kube.errors import ClusterError
 from tests.cluster.kube.lock import exclusive
-from tests.cluster.kube.network import bridge_owner_hint, ensure_network, remove_network
+from tests.cluster.kube.network import bridge_owner_hint, ensure_network, remove_network, require_free_subnets
 from tests.cluster.kube.node import ensure_node, remove_node
-from tests.cluster.kube.paths import ClusterPaths, cache_root, require_disk
+from tests.cluster.kube.paths import ClusterPaths, cache_root
+from tests.cluster.kube.preconditions import check_machine, require_node_host
 from tests.cluster.kube.processes import ProcessTable, is_alive
 from tests.cluster.kube.spec import ClusterSpec
 
@@ -66,7 +69,22 @@ def wanted_spec(existing: ClusterSpec | None, asked: ClusterSpec) -> ClusterSpec
 
 def tool_folders(control_plane_only: bool) -> binaries.Binaries:
     """The cluster's programs, built now where they are missing."""
-    return binaries.ensure_binaries(binaries.FOR_CONTROL_PLANE if control_plane_only else binaries.FOR_NODES)
+    return binaries.ensure_binaries(binaries.tools_for(control_plane_only))
+
+
+def check(name: str, image_targets: Sequence[str]) -> None:
+    """Refuse now what `up`, building and loading images would refuse later; changes nothing.
+
+    Raises:
+        ClusterError: says what is in the way.
+    """
+    check_machine(ClusterSpec.load(cluster_paths(name).spec) or ClusterSpec(name), image_targets)
+
+
+def slot_of(name: str) -> int | None:
+    """The slot of a running cluster; None where there is none."""
+    spec = ClusterSpec.load(cluster_paths(name).spec)
+    return None if spec is None else spec.slot
 
 
 def up(asked: ClusterSpec) -> ClusterSpec:
@@ -76,8 +94,12 @@ def up(asked: ClusterSpec) -> ClusterSpec:
         spec = wanted_spec(ClusterSpec.load(paths.spec), asked)
         if status(asked.name).is_complete and spec == ClusterSpec.load(paths.spec):
             return spec
-        _check_machine(spec, is_new=not paths.spec.exists())
+        check_machine(spec)
+        if not paths.spec.exists() and not spec.control_plane_only and (hint := bridge_owner_hint(spec)):
+            raise ClusterError(hint)
         packages.ensure(packages.FOR_CONTROL_PLANE if spec.control_plane_only else packages.FOR_NODES)
+        if not spec.control_plane_only:
+            require_free_subnets(spec)
         programs = tool_folders(spec.control_plane_only)
         if spec.control_plane_only and not paths.spec.exists():
             api, etcd, peer = free_loopback_ports(3)
@@ -99,7 +121,8 @@ def down(name: str, purge: bool = False) -> None:
         if spec is None:
             say(f"there is no cluster {name!r}")
         else:
-            _require_root_for_nodes(spec)
+            if not spec.control_plane_only:
+                require_node_host(os.geteuid(), platform.machine())
             with stage(f"stopping cluster {name!r}"):
                 table = ProcessTable(paths.processes, paths.logs)
                 for index in spec.node_indexes:
@@ -126,18 +149,6 @@ def status(name: str) -> Status:
         return Status(spec, running, ended, False, ())
     client = api_client(spec, paths)
     return Status(spec, running, ended, client.is_ready(), tuple(client.ready_nodes()))
-
-
-def _check_machine(spec: ClusterSpec, is_new: bool) -> None:
-    _require_root_for_nodes(spec)
-    require_disk(cache_root(), 2, "a cluster's state")
-    if is_new and not spec.control_plane_only and (hint := bridge_owner_hint(spec)):
-        raise ClusterError(hint)
-
-
-def _require_root_for_nodes(spec: ClusterSpec) -> None:
-    if not spec.control_plane_only and os.geteuid() != 0:
-        raise ClusterError("nodes need root (namespaces, mounts, cgroups): run as root, or use --control-plane-only")
 
 
 def _start(spec: ClusterSpec, paths: ClusterPaths, programs: binaries.Binaries) -> None:

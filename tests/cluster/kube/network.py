@@ -64,19 +64,25 @@ def clashing_route(spec: ClusterSpec, routes: Sequence[dict[str, Any]]) -> str |
     return None
 
 
-def ensure_network(spec: ClusterSpec) -> None:
-    """Make the bridge, the machines and the routes that are not there yet.
+def require_free_subnets(spec: ClusterSpec) -> None:
+    """Check that a cluster that is not there yet can have its addresses.
 
     Raises:
-        ClusterError: another network of this host uses these addresses.
+        ClusterError: another network of this host uses them.
     """
+    if _exists(f"/sys/class/net/{spec.bridge}"):
+        return
+    clash = clashing_route(spec, json.loads(run(["ip", "-json", "route"])))
+    if clash:
+        raise ClusterError(
+            f"this host already routes {clash}, which overlaps with the cluster's networks {spec.machine_subnet},"
+            f" {spec.pod_cidr}, {spec.service_cidr}; choose others with --slot 1, 2 or 3"
+        )
+
+
+def ensure_network(spec: ClusterSpec) -> None:
+    """Make the bridge, the machines and the routes that are not there yet."""
     if not _exists(f"/sys/class/net/{spec.bridge}"):
-        clash = clashing_route(spec, json.loads(run(["ip", "-json", "route"])))
-        if clash:
-            raise ClusterError(
-                f"this host already routes {clash}, which overlaps with the cluster's networks {spec.machine_subnet},"
-                f" {spec.pod_cidr}, {spec.service_cidr}; choose others with --slot 1, 2 or 3"
-            )
         _ip(f"link add {spec.bridge} type bridge")
         _ip(f"address add {spec.host_address}/24 dev {spec.bridge}")
         _ip(f"link set {spec.bridge} up")

@@ -48,20 +48,31 @@ def missing_packages(programs: Sequence[Program]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(program.package for program in programs if not program.is_there()))
 
 
+def require_installable(programs: Sequence[Program]) -> None:
+    """Check that what is missing can be installed.
+
+    Raises:
+        ClusterError: it cannot; names the packages.
+    """
+    missing = missing_packages(programs)
+    names = " ".join(missing)
+    if missing and shutil.which("apt-get") is None:
+        raise ClusterError(f"these Debian packages are needed and there is no apt-get to install them: {names}")
+    if missing and os.geteuid() != 0:
+        raise ClusterError(f"these packages are missing: {names}; run as root: apt-get install {names}")
+
+
 def ensure(programs: Sequence[Program]) -> None:
     """Install what is missing.
 
     Raises:
         ClusterError: something is missing and cannot be installed here.
     """
+    require_installable(programs)
     missing = missing_packages(programs)
     if not missing:
         return
     names = " ".join(missing)
-    if shutil.which("apt-get") is None:
-        raise ClusterError(f"these Debian packages are needed and there is no apt-get to install them: {names}")
-    if os.geteuid() != 0:
-        raise ClusterError(f"these packages are missing: {names}; run as root: apt-get install {names}")
     log = cache_root() / "logs" / "apt.log"
     env = {**os.environ, "DEBIAN_FRONTEND": "noninteractive"}
     with stage(f"installing {names}"), _no_service_starts():

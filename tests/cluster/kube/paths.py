@@ -24,6 +24,20 @@ def cache_root() -> Path:
     return root
 
 
+def use_cache_for_temporary_files() -> None:
+    """Keep every program that is started from here out of /tmp, which may be a small file system in memory."""
+    folder = cache_root() / "tmp"
+    folder.mkdir(parents=True, exist_ok=True)
+    os.environ["TMPDIR"] = str(folder)
+
+
+def own_cluster(kubeconfig: str, cache: Path) -> str | None:
+    """The name of our cluster that a kubeconfig's path belongs to; None when it is somebody else's."""
+    path = Path(kubeconfig).absolute()
+    ours = ClusterPaths(cache, path.parent.name)
+    return ours.name if path == ours.kubeconfig else None
+
+
 @dataclass(frozen=True, slots=True)
 class ClusterPaths:
     """The folders of one cluster; `state` goes with `down`, the nodes' image stores stay until `down --purge`."""
@@ -80,3 +94,14 @@ def require_disk(folder: Path, gigabytes: float, purpose: str) -> None:
             f"{purpose} needs {gigabytes:g} GB free below {folder}, which has {free:.1f} GB;"
             " free some, or set XDG_CACHE_HOME to a folder on a larger disk"
         )
+
+
+def require_executable(folder: Path) -> None:
+    """Check that programs may run from there.
+
+    Raises:
+        ClusterError: it is mounted with `noexec`.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    if os.statvfs(folder).f_flag & os.ST_NOEXEC:
+        raise ClusterError(f"{folder} is mounted with noexec; set XDG_CACHE_HOME to a folder where programs may run")

@@ -1,5 +1,6 @@
 """Run one program to its end, and turn its failure into one readable line."""
 
+import shutil
 import subprocess
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -40,7 +41,9 @@ def run_visibly(argv: Sequence[str], *, env: Mapping[str, str] | None = None, lo
 
 
 def succeeds(argv: Sequence[str]) -> bool:
-    """Run a program for its exit status alone."""
+    """Run a program for its exit status alone; one that is not there does not succeed."""
+    if shutil.which(argv[0]) is None:
+        return False
     return subprocess.run(argv, stdin=subprocess.DEVNULL, capture_output=True, check=False).returncode == 0
 
 
