@@ -8,6 +8,7 @@ from tests.e2e.client_pod import ClientPod, start_client_pod
 from tests.e2e.failure_report import failure_report
 from tests.e2e.inference_service import RESOURCE, InferenceService, manifest
 from tests.e2e.kube import Kube
+from tests.e2e.leftovers import objects_that_name_us
 from tests.e2e.release import NAMESPACE as OPERATOR_NAMESPACE
 from tests.e2e.release import Release
 from tests.e2e.target_cluster import TargetCluster, find_target_cluster
@@ -31,7 +32,17 @@ def kube(target: TargetCluster) -> Kube:
 
 
 @pytest.fixture(scope="session")
-def release(target: TargetCluster) -> Iterator[Release]:
+def objects_before(target: TargetCluster) -> frozenset[str]:
+    """What speaks of Tidegate without being of these tests, such as the namespace of `make demo`."""
+    release = Release(target)
+    release.check_cluster()
+    remove_namespace(target.kube)
+    release.remove_earlier()
+    return objects_that_name_us(target.kube)
+
+
+@pytest.fixture(scope="session")
+def release(target: TargetCluster, objects_before: frozenset[str]) -> Iterator[Release]:
     """The chart, installed; uninstalled at the end unless a test has done so."""
     release = Release(target)
     release.install()
@@ -43,7 +54,6 @@ def release(target: TargetCluster) -> Iterator[Release]:
 @pytest.fixture(scope="session")
 def namespace(kube: Kube, release: Release) -> Iterator[str]:
     """Where the tests' resources live; empty at the start."""
-    remove_namespace(kube)
     kube.create_namespace(NAMESPACE)
     yield NAMESPACE
     remove_namespace(kube)

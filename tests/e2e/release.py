@@ -3,6 +3,7 @@
 import os
 import shlex
 import subprocess
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from tests.e2e.target_cluster import REPOSITORY, TargetCluster
@@ -12,10 +13,22 @@ RELEASE = "tidegate"
 NAMESPACE = "tidegate-system"
 OPERATOR = "tidegate-operator"
 INSTALL_TIMEOUT_S = 180
+HELM_ARGS = "TIDEGATE_E2E_HELM_ARGS"
 
-# For a cluster of one's own, whose nodes pull from a registry:
-# TIDEGATE_E2E_HELM_ARGS="--set operator.image.repository=ghcr.io/me/tidegate-operator ..."
-EXTRA_ARGS = shlex.split(os.environ.get("TIDEGATE_E2E_HELM_ARGS", ""))
+
+def helm_args(environment: Mapping[str, str], *, scratch: bool) -> list[str]:
+    """What helm is told beside the chart's defaults.
+
+    Raises:
+        AssertionError: nobody said where the nodes of a user's cluster find the images.
+    """
+    args = shlex.split(environment.get(HELM_ARGS, ""))
+    assert scratch or args, (
+        "the nodes of the cluster that KUBECONFIG names do not have the images that the chart installs by default; "
+        f"push both to a registry and say where: {HELM_ARGS}='--set operator.image.repository=registry.example.com/ai/"
+        "tidegate-operator,server.image.repository=registry.example.com/ai/tidegate-server' (README.md, Tests)"
+    )
+    return args
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,25 +37,33 @@ class Release:
 
     cluster: TargetCluster
 
-    def install(self) -> None:
-        """Install; what an earlier run left on a scratch cluster goes first, since its pods run images built then.
+    def check_cluster(self) -> None:
+        """Refuse a cluster of the user's that these tests cannot run on.
 
         Raises:
-            AssertionError: helm refused, or the cluster of a user already has Tidegate.
+            AssertionError: it has Tidegate already, or nobody said where its nodes find the images.
         """
-        if not self.cluster.scratch:
-            existing = self.cluster.kube.run(
-                "get", "crd", "inferenceservices.tidegate.dev", "--ignore-not-found", "-o", "name"
-            )
-            assert not existing.strip(), (
-                "the cluster that KUBECONFIG names has Tidegate already; these tests end by uninstalling it with all "
-                "InferenceServices, so they need a cluster without it"
-            )
-        elif self.helm("list", "--all", "--short").strip():
+        if self.cluster.scratch:
+            return
+        helm_args(os.environ, scratch=False)
+        existing = self.cluster.kube.run(
+            "get", "crd", "inferenceservices.tidegate.dev", "--ignore-not-found", "-o", "name"
+        )
+        assert not existing.strip(), (
+            "the cluster that KUBECONFIG names has Tidegate already; these tests end by uninstalling it with all "
+            "InferenceServices, so they need a cluster without it"
+        )
+
+    def remove_earlier(self) -> None:
+        """Remove what an earlier run left on a scratch cluster, since its pods run images built then."""
+        if self.cluster.scratch and self.helm("list", "--all", "--short").strip():
             self.uninstall()
             self.cluster.kube.delete_namespace(NAMESPACE)
+
+    def install(self) -> None:
         wait = ["--wait", f"--timeout={INSTALL_TIMEOUT_S}s"]
-        self.helm("upgrade", "--install", RELEASE, str(CHART), "--create-namespace", *wait, *EXTRA_ARGS)
+        extra = helm_args(os.environ, scratch=self.cluster.scratch)
+        self.helm("upgrade", "--install", RELEASE, str(CHART), "--create-namespace", *wait, *extra)
 
     def uninstall(self) -> None:
         self.helm("uninstall", RELEASE, "--ignore-not-found", "--wait", "--timeout=120s")

@@ -5,9 +5,14 @@ import os
 import shutil
 import subprocess
 import sys
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from tests.cluster.kube.image_build import TARGETS
+from tests.cluster.kube.lifecycle import check
+from tests.cluster.kube.paths import cache_root, own_cluster
+from tests.cluster.kube.spec import DEFAULT_NAME
 from tests.e2e.kube import Kube
 
 REPOSITORY = Path(__file__).parents[2]
@@ -34,19 +39,28 @@ def find_target_cluster(folder: Path) -> TargetCluster:
 
     Raises:
         AssertionError: a tool is missing, or the cluster did not start; says what to do.
+        ClusterError: this machine cannot have a cluster; says why.
     """
-    if os.environ.get("KUBECONFIG"):
+    name = own_cluster_name(os.environ, cache_root())
+    if name is None:
         kubectl, kubeconfig = _tool("kubectl"), folder / "kubeconfig"
         show = [str(kubectl), "config", "view", "--minify", "--flatten", "--raw"]
         kubeconfig.touch(mode=0o600)
         kubeconfig.write_text(subprocess.run(show, stdout=subprocess.PIPE, text=True, check=True).stdout)
         return TargetCluster(Kube(kubectl, kubeconfig), _tool("helm"), scratch=False)
+    check(name, TARGETS)
     # The last line is the answer; what comes before it is progress.
-    env = json.loads(_cluster("up", "--json").splitlines()[-1])
+    env = json.loads(_cluster("up", "--json", "--name", name).splitlines()[-1])
     for command in ("build-images", "load-images"):
-        _cluster(command)
+        _cluster(command, "--name", name)
     path = os.pathsep.join(env["path"])
     return TargetCluster(Kube(_tool("kubectl", path), Path(env["kubeconfig"])), _tool("helm", path), scratch=True)
+
+
+def own_cluster_name(environment: Mapping[str, str], cache: Path) -> str | None:
+    """The cluster of tests/cluster to use; None when KUBECONFIG names one of the user's."""
+    kubeconfig = environment.get("KUBECONFIG", "")
+    return own_cluster(kubeconfig, cache) if kubeconfig else DEFAULT_NAME
 
 
 def _tool(name: str, path: str | None = None) -> Path:
