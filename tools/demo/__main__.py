@@ -1,157 +1,119 @@
 """The demo's two commands: `up` and `clean`."""
 
-import json
-import os
 import sys
 import time
-from collections.abc import Sequence
-from pathlib import Path
 
-from tidegate_contract.labels import GROUP, PLURAL
-from tools.demo.access import CLUSTER, Access, access_to, current_context
-from tools.demo.images import TAG, Image, build_and_load, images_for
-from tools.demo.stages import REPOSITORY, StageFailed, follow, read, say, stage
-from tools.demo.target import LOCAL, ImageRoute, NoTarget, Target, choose_target
+from tests.cluster.kube.errors import ClusterError
+from tools.demo import client_pod, inference_service, namespaces, record, release
+from tools.demo.access import Access, access_to, cluster_command
+from tools.demo.choice import find_target, find_targets_to_clean, record_file
+from tools.demo.images import Image, build_and_bring, build_in_test_cluster
+from tools.demo.inference_service import EXAMPLE, NAME, NAMESPACE
+from tools.demo.preconditions import check
+from tools.demo.stages import REPOSITORY, StageFailed, follow, say, stage
+from tools.demo.target import NoTarget, Target
 
-RELEASE = "tidegate"
-SYSTEM_NAMESPACE = "tidegate-system"
-NAMESPACE = "tidegate-demo"
-SERVICE = "smollm2"
-EXAMPLE = REPOSITORY / "manifests" / "examples" / "smollm2-cpu.yaml"
-RESOURCE = f"{PLURAL}.{GROUP}"
 QUESTION = "In two sentences: why do tides rise and fall?"
-READY_TIMEOUT_S = 600.0
 
 
-def ask(context: str) -> bool:
-    """Whether a person at the terminal agrees to use this cluster; nobody there means no."""
-    if not sys.stdin.isatty():
-        say(f"kubectl points at {context!r}; nobody is here to agree to use it, so a cluster is started here instead.")
-        say(f"(DEMO_CONTEXT={context} uses it.)")
-        return False
-    answer = input(f"Use the cluster {context!r} that kubectl points at? No starts one here. [y/N] ")
-    return answer.strip().lower() in {"y", "yes"}
-
-
-def find_target() -> Target:
-    wanted = os.environ.get("DEMO_CONTEXT", "")
-    current = None if wanted else current_context()
-    return choose_target(
-        wanted=wanted,
-        current=current,
-        confirmed=current is not None and ask(current),
-        registry=os.environ.get("DEMO_REGISTRY", ""),
-    )
-
-
-def install_chart(access: Access, images: Sequence[Image]) -> None:
-    values = [
-        f"{image.component}.image.{key}={value}"
-        for image in images
-        for key, value in (("repository", image.repository), ("tag", TAG))
-    ]
-    where = ["--namespace", SYSTEM_NAMESPACE, "--create-namespace"]
-    chart = REPOSITORY / "charts" / "tidegate"
-    read([*access.helm, "upgrade", "--install", RELEASE, chart, *where, "--set", ",".join(values), "--wait"])
-
-
-def wait_until_ready(access: Access) -> None:
-    """Show each new reason in the resource's status until it is ready.
-
-    Raises:
-        StageFailed: not ready in time; holds what the resource says of itself.
-    """
-    shown = ""
-    deadline = time.monotonic() + READY_TIMEOUT_S
-    while time.monotonic() < deadline:
-        resource = json.loads(access.get("get", RESOURCE, SERVICE, "-n", NAMESPACE, "-o", "json"))
-        conditions = {c["type"]: c for c in resource.get("status", {}).get("conditions", [])}
-        ready = conditions.get("Ready")
-        if ready is not None:
-            line = f"{ready['reason']}: {ready['message']}"
-            if line != shown:
-                say(f"    {line}")
-                shown = line
-            if ready["status"] == "True":
-                return
-        time.sleep(1)
-    described = access.get("describe", RESOURCE, SERVICE, "-n", NAMESPACE)
-    raise StageFailed(f"{SERVICE} is not ready after {READY_TIMEOUT_S:.0f} s:\n{described}")
-
-
-def chat_through_service(access: Access, image: Image) -> None:
-    """Stream a chat completion from a pod of its own, so that it takes the way every client in the cluster takes."""
-    script = (Path(__file__).parent / "chat_in_cluster.py").read_text()
-    url = json.loads(access.get("get", RESOURCE, SERVICE, "-n", NAMESPACE, "-o", "json"))["status"]["url"]
-    say(f"    {url}/chat/completions, asked from a pod: {QUESTION!r}\n")
-    pod = ["run", "demo-client", "-n", NAMESPACE, "--image", image.reference, "--image-pull-policy=IfNotPresent"]
-    once = ["--restart=Never", "--rm", "--stdin", "--quiet"]
-    follow([*access.kubectl, *pod, *once, "--command", "--", "python3", "-c", script, url, QUESTION])
+def bring_images(target: Target) -> tuple[Image, ...]:
+    """Build the images and bring them to the target's nodes; a cluster of tests/cluster is started on the way."""
+    if not target.is_local:
+        with stage(f"Build the images and bring them to {target.context}"):
+            return build_and_bring(target)
+    with stage("Start a Kubernetes cluster on this machine"):
+        follow(cluster_command("up", target))
+    with stage("Build the images"):
+        images = build_in_test_cluster(target)
+    with stage("Load the images into the node"):
+        follow(cluster_command("load-images", target))
+    return images
 
 
 def up() -> None:
     """Everything from an empty machine (or a cluster of the user's) to a streamed completion."""
     started = time.monotonic()
     target = find_target()
-    images = images_for(target)
-    if target.route is ImageRoute.TEST_CLUSTER:
-        with stage("Start a Kubernetes cluster on this machine"):
-            follow([*CLUSTER, "up"])
-        with stage("Build the images"):
-            follow([*CLUSTER, "build-images"])
-        with stage("Load the images into the node"):
-            follow([*CLUSTER, "load-images"])
-    else:
-        with stage(f"Build the images and bring them to {target.context}"):
-            build_and_load(target, images)
+    check(target)
+    record.remember(record_file(), target)
+    images = bring_images(target)
     access = access_to(target)
     with stage("Install the chart"):
-        install_chart(access, images)
+        release.install(access, images)
     with stage(f"Apply {EXAMPLE.relative_to(REPOSITORY)} and wait until it serves"):
-        if not access.get("get", "namespace", NAMESPACE, "--ignore-not-found", "-o", "name").strip():
-            read([*access.kubectl, "create", "namespace", NAMESPACE])
-        read([*access.kubectl, "apply", "-n", NAMESPACE, "-f", EXAMPLE])
-        wait_until_ready(access)
+        inference_service.apply_afresh(access)
+        inference_service.wait_until_ready(access)
     with stage("Stream a chat completion through the Service"):
-        chat_through_service(access, images[-1])
+        url = inference_service.status(access)["url"]
+        say(f"    {url}/chat/completions, asked from a pod: {QUESTION!r}\n")
+        client_pod.stream_chat(access, images[-1], url, QUESTION)
     say(f"\nAll of it took {time.monotonic() - started:.0f} s.\n")
-    show_next_steps(access, target)
+    show_next_steps(access)
 
 
-def show_next_steps(access: Access, target: Target) -> None:
+def show_next_steps(access: Access) -> None:
     say(f"$ kubectl get infs -n {NAMESPACE}")
     say(access.get("get", "infs", "-n", NAMESPACE))
     say("Look around:")
     say(f"  {access.shell_setup}")
-    say(f"  kubectl describe infs {SERVICE} -n {NAMESPACE}        # conditions, scaling decisions, events")
-    say(
-        f"  kubectl port-forward -n {NAMESPACE} svc/{SERVICE} 8000:80   # then any OpenAI client: http://127.0.0.1:8000/v1"
-    )
+    say(f"  kubectl describe infs {NAME} -n {NAMESPACE}        # conditions, scaling decisions, events")
+    say(f"  kubectl port-forward -n {NAMESPACE} svc/{NAME} 8000:80  # then any OpenAI client: http://127.0.0.1:8000/v1")
     say("Clean up:")
-    say("  make demo-clean" if target.context is None else f"  DEMO_CONTEXT={target.context} make demo-clean")
+    say("  make demo-clean")
 
 
 def clean() -> None:
-    """Remove what `up` made; a cluster that `up` started is stopped, one of the user's is left as it was."""
-    context = os.environ.get("DEMO_CONTEXT", "")
-    if context in ("", LOCAL):
-        with stage("Stop the cluster on this machine"):
-            follow([*CLUSTER, "down"])
-        return
-    access = access_to(Target(context=context, route=ImageRoute.REGISTRY))
-    with stage(f"Remove the demo from {context}"):
-        read([*access.kubectl, "delete", "namespace", NAMESPACE, "--ignore-not-found"])
-        read([*access.helm, "uninstall", RELEASE, "--namespace", SYSTEM_NAMESPACE, "--ignore-not-found", "--wait"])
-        read([*access.kubectl, "delete", "namespace", SYSTEM_NAMESPACE, "--ignore-not-found"])
+    """Remove what `up` made, wherever it did: a cluster that it started is stopped, one of the user's stays."""
+    file = record_file()
+    for target in find_targets_to_clean():
+        if target.is_local:
+            with stage(f"Stop the cluster {target.cluster_name!r} on this machine"):
+                follow(cluster_command("down", target))
+        else:
+            with stage(f"Remove the demo from {target.context!r}"):
+                remove_demo(access_to(target))
+        record.forget(file, target)
+    for left in record.remembered(file):
+        say(f"    left as it is: the demo on {left.context or left.cluster_name!r}")
+
+
+def remove_demo(access: Access) -> None:
+    """Remove the demo from a cluster of the user's, saying what goes.
+
+    Raises:
+        StageFailed: InferenceServices of others would go with the demo's release.
+    """
+    installed = release.find_installed(access)
+    if installed.is_from_demo and installed.has_definition and (others := inference_service.of_others(access)):
+        raise StageFailed(f"these would go with the demo's release; delete them first: {', '.join(others)}")
+    if installed.has_definition:
+        tell(inference_service.remove(access))
+    tell(namespaces.remove_namespace(access, NAMESPACE))
+    if installed.is_from_demo:
+        tell(release.uninstall(access))
+    if installed.is_from_others:
+        tell("the Tidegate that is installed there is not the demo's and stays")
+    else:
+        tell(namespaces.remove_namespace(access, release.NAMESPACE))
+
+
+def tell(said: str) -> None:
+    """Show what a tool says it has done, if it has done anything."""
+    if said.strip():
+        say(f"    {said.strip()}")
 
 
 def main() -> int:
     command = {"up": up, "clean": clean}[sys.argv[1]]
+    name = {"up": "make demo", "clean": "make demo-clean"}[sys.argv[1]]
     try:
         command()
-    except (StageFailed, NoTarget) as problem:
-        sys.stderr.write(f"\nmake demo: {problem}\n")
+    except (StageFailed, NoTarget, ClusterError) as problem:
+        sys.stderr.write(f"\n{name}: {problem}\n")
         return 1
+    except (KeyboardInterrupt, EOFError):
+        sys.stderr.write(f"\n{name}: interrupted; run it again, or make demo-clean\n")
+        return 130
     return 0
 
 

@@ -2,13 +2,16 @@
 
 import json
 import os
+import shlex
 import shutil
 import subprocess
 import sys
+from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 from tools.demo.stages import REPOSITORY, StageFailed, read
-from tools.demo.target import ImageRoute, Target
+from tools.demo.target import Target
 
 CLUSTER = (sys.executable, REPOSITORY / "tests" / "cluster" / "cluster.py")
 
@@ -31,33 +34,59 @@ def current_context() -> str | None:
     if shutil.which("kubectl") is None:
         return None
     asked = subprocess.run(["kubectl", "config", "current-context"], capture_output=True, text=True)
-    if asked.returncode != 0 or not asked.stdout.strip():
-        return None
-    answers = subprocess.run(["kubectl", "version", "--request-timeout=5s"], capture_output=True)
-    return asked.stdout.strip() if answers.returncode == 0 else None
+    context = asked.stdout.strip()
+    return context if asked.returncode == 0 and context and answers(context) else None
+
+
+def answers(context: str) -> bool:
+    """Whether the API server of this context can be asked."""
+    version = ["kubectl", f"--context={context}", "version", "--request-timeout=5s"]
+    return subprocess.run(version, capture_output=True).returncode == 0
+
+
+def known_contexts() -> tuple[str, ...]:
+    """Every context that kubectl has; none without kubectl."""
+    if shutil.which("kubectl") is None:
+        return ()
+    asked = subprocess.run(["kubectl", "config", "get-contexts", "--output=name"], capture_output=True, text=True)
+    return tuple(asked.stdout.split())
+
+
+def require_tools(*tools: str) -> None:
+    """Check that these programs are on the PATH.
+
+    Raises:
+        StageFailed: some are not; names all of them.
+    """
+    missing = [tool for tool in tools if shutil.which(tool) is None]
+    if missing:
+        raise StageFailed(f"{' and '.join(missing)} must be installed to use a cluster of yours")
+
+
+def cluster_command(command: str, target: Target, *options: str) -> Sequence[str | Path]:
+    """A command of tests/cluster for the target."""
+    return [*CLUSTER, command, "--name", target.cluster_name, *options]
 
 
 def access_to(target: Target) -> Access:
-    """Tools for the target; for tests/cluster the ones built with it.
+    """Tools for the target; for a cluster of tests/cluster, which must be up, the ones built with it.
 
     Raises:
         StageFailed: a tool is not installed.
     """
-    if target.route is ImageRoute.TEST_CLUSTER:
-        running = json.loads(read([*CLUSTER, "up", "--json"]))
+    if target.context is None:
+        running = json.loads(read(cluster_command("up", target, "--json")))
         tools = os.pathsep.join(running["path"])
         kubeconfig = f"--kubeconfig={running['kubeconfig']}"
+        env = ["python3", "tests/cluster/cluster.py", "env", "--name", target.cluster_name]
         return Access(
             kubectl=(shutil.which("kubectl", path=tools) or "kubectl", kubeconfig),
             helm=(shutil.which("helm", path=tools) or "helm", kubeconfig),
-            shell_setup='eval "$(python3 tests/cluster/cluster.py env)"',
+            shell_setup=f'eval "$({shlex.join(env)})"',
         )
-    missing = [tool for tool in ("kubectl", "helm") if shutil.which(tool) is None]
-    if missing:
-        raise StageFailed(f"{' and '.join(missing)} must be installed to use the cluster {target.context!r}")
-    context = target.context or ""
+    require_tools("kubectl", "helm")
     return Access(
-        kubectl=("kubectl", f"--context={context}"),
-        helm=("helm", f"--kube-context={context}"),
-        shell_setup=f"kubectl config use-context {context}",
+        kubectl=("kubectl", f"--context={target.context}"),
+        helm=("helm", f"--kube-context={target.context}"),
+        shell_setup=f"kubectl config use-context {target.context}",
     )

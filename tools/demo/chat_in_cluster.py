@@ -4,13 +4,18 @@ Standard library only, because it is handed to `python3 -c` in an image that nee
 """
 
 import json
+import select
 import sys
 import time
 import urllib.request
 
+ATTACH_TIMEOUT_S = 30
+
 
 def main() -> None:
     url, question = sys.argv[1:3]
+    # kubectl sends a line once it is attached; what is printed before that, nobody sees.
+    select.select([sys.stdin], [], [], ATTACH_TIMEOUT_S)
     body = {
         "model": json.load(urllib.request.urlopen(f"{url}/models", timeout=30))["data"][0]["id"],
         "messages": [{"role": "user", "content": question}],

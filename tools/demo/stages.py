@@ -28,18 +28,29 @@ def stage(title: str) -> Iterator[None]:
     say(f"    done in {time.monotonic() - started:.1f} s")
 
 
-def read(command: Sequence[str | Path]) -> str:
-    """Run a command in the repository and give its standard output; on failure say which one and why."""
-    done = subprocess.run(command, cwd=REPOSITORY, text=True, capture_output=True)
+def read(command: Sequence[str | Path], *, stdin: str | None = None, shows_progress: bool = False) -> str:
+    """Run a command in the repository and give its standard output; on failure say which one and why.
+
+    Args:
+        shows_progress: its standard error goes to the terminal as it comes.
+    """
+    done = subprocess.run(
+        command,
+        cwd=REPOSITORY,
+        text=True,
+        input=stdin,
+        stdout=subprocess.PIPE,
+        stderr=None if shows_progress else subprocess.PIPE,
+    )
     if done.returncode != 0:
-        said = (done.stdout + done.stderr)[-4000:]
+        said = (done.stdout + (done.stderr or ""))[-4000:]
         raise StageFailed(f"`{_shown(command)}` ended with status {done.returncode}:\n{said}")
     return done.stdout
 
 
-def follow(command: Sequence[str | Path]) -> None:
+def follow(command: Sequence[str | Path], *, stdin: str | None = None) -> None:
     """Run a command in the repository, its output shown as it comes."""
-    done = subprocess.run(command, cwd=REPOSITORY)
+    done = subprocess.run(command, cwd=REPOSITORY, text=True, input=stdin)
     if done.returncode != 0:
         raise StageFailed(f"`{_shown(command)}` ended with status {done.returncode}; see above")
 
