@@ -68,6 +68,7 @@ def test_kinds_labels_and_buckets_are_those_of_the_contract() -> None:
         for _, labels, _ in samples:
             assert set(labels) - {"le"} == set(metric.labels), metric.name
             assert labels["model_name"] == "m"
+            assert labels.get("engine") == ("0" if metric in VLLM_METRICS else None), metric.name
         if metric.kind is MetricKind.HISTOGRAM:
             edges = {float(labels["le"]) for name, labels, _ in samples if name.endswith("_bucket")}
             assert edges == {*metric.buckets, math.inf}, metric.name
