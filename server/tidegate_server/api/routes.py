@@ -14,7 +14,7 @@ from starlette.types import ASGIApp
 
 from tidegate_contract.admin import ServerState
 from tidegate_server.api.admission import Admission
-from tidegate_server.api.body import read_body, unless_client_leaves
+from tidegate_server.api.body import unless_client_leaves
 from tidegate_server.api.chat import chat_events, whole_chat
 from tidegate_server.api.completions import completion_events, whole_completion
 from tidegate_server.api.envelope import (
@@ -114,7 +114,7 @@ class _Routes:
         lifecycle = self._state.lifecycle
         if lifecycle.state in (ServerState.READY, ServerState.DRAINING):
             return JSONResponse({"status": "ok"})
-        return error_response(Overloaded(lifecycle.because, code=lifecycle.state.value))
+        return error_response(lifecycle.refusal())
 
     async def version(self) -> Response:
         return JSONResponse({"version": server_version()})
@@ -124,7 +124,7 @@ class _Routes:
     ) -> tuple[RequestT, Generation]:
         """A request read and checked; what is wrong with it counts as refused."""
         service = self._state.ready_service()
-        body = await read_body(request)
+        body = await request.body()
 
         def prepared() -> tuple[RequestT, Generation]:
             wish = decode_request(body, kind)

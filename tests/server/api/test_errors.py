@@ -10,6 +10,7 @@ import pytest
 
 from tests.server.api.api_server import MODEL, ApiServer
 from tests.server.api.echo_engine import CRASH_TOKEN
+from tests.server.api.half_request import everything_of, half_sent
 
 COMPLETIONS = "/v1/completions"
 CHAT = "/v1/chat/completions"
@@ -178,9 +179,21 @@ def test_routes_that_are_not_there_answer_in_the_envelope(http: httpx.Client) ->
     assert wrong_method.headers["allow"] == "POST"
 
 
-def test_a_huge_body_is_refused_before_it_is_read(http: httpx.Client, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_huge_body_is_refused_before_it_is_read(
+    server: ApiServer, http: httpx.Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("tidegate_server.api.body.MAX_BODY_BYTES", 1000)
     assert error_of(http.post(COMPLETIONS, json={"prompt": "x" * 2000}), 413)["code"] == "body_too_large"
+    assert server.count("tidegate_requests_total", outcome="refused") == 1
+
+
+def test_a_body_that_does_not_come_is_a_408(server: ApiServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tidegate_server.api.admission.BODY_TIMEOUT_S", 0.01)
+    with half_sent(server.url) as connection:
+        reply = everything_of(connection)
+    assert reply.startswith(b"HTTP/1.1 408")
+    assert b'"body_timeout"' in reply
+    assert server.count("tidegate_requests_total", outcome="refused") == 1
 
 
 def test_a_failing_request_is_a_500_and_the_next_one_is_fine(http: httpx.Client) -> None:
