@@ -81,6 +81,11 @@ class ServerMetrics:
             for outcome in names.OUTCOMES
         }
 
+    def prompt_taken(self, num_tokens: int) -> None:
+        """Count one prompt that the engine has, however many choices are drawn for it."""
+        self.prompt_tokens.inc(num_tokens)
+        self.prompt_length.observe(num_tokens)
+
     def request_ended(self, outcome: str) -> None:
         """Count one request; `outcome` is one of the contract's OUTCOMES."""
         for counter in self._ended[outcome]:
@@ -139,15 +144,13 @@ class _Each:
 class RequestMeter:
     """Measures one engine request from arrival to end. Times are CLOCK_MONOTONIC seconds, passed in."""
 
-    def __init__(self, metrics: ServerMetrics, num_prompt_tokens: int, arrived_s: float) -> None:
+    def __init__(self, metrics: ServerMetrics, arrived_s: float) -> None:
         self._metrics = metrics
         self._arrived_s = arrived_s
         self._first_s: float | None = None
         self._last_s = arrived_s
         self._num_tokens = 0
         self._ended = False
-        metrics.prompt_tokens.inc(num_prompt_tokens)
-        metrics.prompt_length.observe(num_prompt_tokens)
 
     def queued(self, queue_time_s: float) -> None:
         self._metrics.queue_time.observe(queue_time_s)

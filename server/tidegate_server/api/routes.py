@@ -4,6 +4,7 @@ import asyncio
 import time
 import uuid
 from collections.abc import Callable
+from contextlib import aclosing
 from dataclasses import dataclass, field
 
 from fastapi import FastAPI
@@ -24,7 +25,7 @@ from tidegate_server.api.envelope import (
     on_request_error,
     on_unexpected_error,
 )
-from tidegate_server.api.generation import Generation, Service
+from tidegate_server.api.generation import Generation, RunningGeneration, Service
 from tidegate_server.api.lifecycle import Lifecycle
 from tidegate_server.api.openapi import describe
 from tidegate_server.api.prompts import chat_prompt, completion_prompts
@@ -89,18 +90,20 @@ class _Routes:
         self._state = state
 
     async def completions(self, request: Request) -> Response:
-        wish, generation = await self._prepared(request, CompletionRequest, _completion)
+        wish, running = await self._submitted(request, CompletionRequest, _completion)
         created = int(time.time())
         if wish.stream:
-            return EventStream(completion_events(generation, created, include_usage=_wants_usage(wish)))
-        return json_response(await unless_client_leaves(request, whole_completion(generation, created)))
+            return EventStream(completion_events(running, created, include_usage=_wants_usage(wish)), running.aclose)
+        async with aclosing(running):
+            return json_response(await unless_client_leaves(request, whole_completion(running, created)))
 
     async def chat_completions(self, request: Request) -> Response:
-        wish, generation = await self._prepared(request, ChatCompletionRequest, _chat)
+        wish, running = await self._submitted(request, ChatCompletionRequest, _chat)
         created = int(time.time())
         if wish.stream:
-            return EventStream(chat_events(generation, created, include_usage=_wants_usage(wish)))
-        return json_response(await unless_client_leaves(request, whole_chat(generation, created)))
+            return EventStream(chat_events(running, created, include_usage=_wants_usage(wish)), running.aclose)
+        async with aclosing(running):
+            return json_response(await unless_client_leaves(request, whole_chat(running, created)))
 
     async def models(self) -> Response:
         return json_response(ModelList(data=[_card(self._state.ready_service())]))
@@ -119,10 +122,10 @@ class _Routes:
     async def version(self) -> Response:
         return JSONResponse({"version": server_version()})
 
-    async def _prepared(
+    async def _submitted(
         self, request: Request, kind: type[RequestT], prepare: Callable[[RequestT, Service], Generation]
-    ) -> tuple[RequestT, Generation]:
-        """A request read and checked; what is wrong with it counts as refused."""
+    ) -> tuple[RequestT, RunningGeneration]:
+        """A request that was read and checked and that the engine has; one with something wrong counts as refused."""
         service = self._state.ready_service()
         body = await request.body()
 
@@ -134,7 +137,8 @@ class _Routes:
             return wish, prepare(wish, service)
 
         try:
-            return prepared() if len(body) < LARGE_BODY_BYTES else await asyncio.to_thread(prepared)
+            wish, generation = prepared() if len(body) < LARGE_BODY_BYTES else await asyncio.to_thread(prepared)
+            return wish, await generation.submit()
         except RequestError:
             self._state.metrics.request_refused()
             raise

@@ -9,8 +9,9 @@ import openai
 import pytest
 
 from tests.server.api.api_server import MODEL, ApiServer
-from tests.server.api.echo_engine import CRASH_TOKEN
+from tests.server.api.echo_engine import CRASH_TOKEN, EchoStream
 from tests.server.api.half_request import everything_of, half_sent
+from tidegate_server.errors import Overloaded
 
 COMPLETIONS = "/v1/completions"
 CHAT = "/v1/chat/completions"
@@ -225,6 +226,32 @@ def test_a_mistake_of_ours_is_a_500_in_the_envelope(
     monkeypatch.setattr(server.engine, "submit", lambda *_: 1 / 0)
     error = error_of(http.post(COMPLETIONS, json={"prompt": "a"}), 500)
     assert error["code"] == "internal_error"
+
+
+def test_a_mistake_of_ours_in_a_stream_is_its_last_event(http: httpx.Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tidegate_server.api.choice_text.ChoiceText.take", lambda *_: 1 / 0)
+    reply = http.post(COMPLETIONS, json={"prompt": "a", "stream": True})
+    (event,) = [event.removeprefix("data: ") for event in reply.text.split("\n\n") if event]
+    assert json.loads(event)["error"]["code"] == "internal_error"
+    assert http.get("/health").status_code == 200
+
+
+@pytest.mark.parametrize("stream", [True, False])
+def test_what_the_engine_does_not_take_gets_a_status(
+    server: ApiServer, http: httpx.Client, monkeypatch: pytest.MonkeyPatch, stream: bool
+) -> None:
+    submit = server.engine.submit
+
+    def first_choice_only(request_id: str, *rest: Any) -> EchoStream:
+        if not request_id.endswith("-0"):
+            raise Overloaded("the engine is gone", code="engine_failed")
+        return submit(request_id, *rest)
+
+    monkeypatch.setattr(server.engine, "submit", first_choice_only)
+    error = error_of(http.post(CHAT, json={"messages": [USER], "n": 2, "stream": stream}), 503)
+    assert error["code"] == "engine_failed"
+    assert not server.engine.open_ids, "no choice is left behind"
+    assert server.count("tidegate_requests_total", outcome="refused") == 1
 
 
 def test_models_are_listed(client: openai.OpenAI, http: httpx.Client) -> None:

@@ -93,6 +93,16 @@ def test_streams_of_a_crashed_engine_end_with_an_error(server: ApiServer, client
     server.call(lambda: server.lifecycle.failed("the engine process was killed"))
     with httpx.Client(base_url=server.url) as http:
         assert "was killed" in refusal(http).json()["error"]["message"]
+        assert http.get("/health").json()["error"]["code"] == "engine_failed"
+
+
+def test_nothing_of_a_stream_leaves_before_the_first_output(server: ApiServer, http: httpx.Client) -> None:
+    server.close_gate()
+    body = {"messages": [{"role": "user", "content": "hi"}], "stream": True}
+    with http.stream("POST", "/v1/chat/completions", json=body) as reply:
+        server.call(lambda: server.engine.stop(EngineError("the engine process was killed")))
+        (only,) = [line for line in reply.iter_lines() if line]
+    assert "was killed" in only
 
 
 @pytest.mark.parametrize("stream", [True, False])
