@@ -37,8 +37,7 @@ from tidegate_server.api.schema import (
     ModelCard,
     ModelList,
     RequestT,
-    decode_request,
-    fields_given,
+    decode_json,
 )
 from tidegate_server.api.sse import EventStream
 from tidegate_server.api.unsupported import UnknownFields
@@ -130,8 +129,8 @@ class _Routes:
         body = await request.body()
 
         def prepared() -> tuple[RequestT, Generation]:
-            wish = decode_request(body, kind)
-            self._state.unknown_fields.check(fields_given(body), kind)
+            wish = decode_json(body, kind)
+            self._state.unknown_fields.check(body, wish)
             if wish.model is not None:
                 _check_model(wish.model, service)
             return wish, prepare(wish, service)

@@ -62,6 +62,7 @@ WRONG_FIELDS = [
     (COMPLETIONS, {"prompt": "a", "stop": [1]}, "stop[0]"),
     (COMPLETIONS, {"prompt": "a", "stop_token_ids": [258]}, "stop_token_ids[0]"),
     (COMPLETIONS, {"prompt": "a", "min_tokens": 17}, "min_tokens"),
+    (COMPLETIONS, {"prompt": "a", "min_tokens": 1, "stop_token_ids": list(range(258))}, "min_tokens"),
     (COMPLETIONS, {"prompt": "a", "logprobs": 21}, "logprobs"),
     (COMPLETIONS, {"prompt": "a", "logprobs": True}, "logprobs"),
     (COMPLETIONS, {"prompt": "a", "stream_options": {"include_usage": True}}, "stream_options"),
@@ -86,6 +87,15 @@ WRONG_FIELDS = [
     (CHAT, {"messages": [USER], "max_completion_tokens": 0}, "max_completion_tokens"),
     (CHAT, {"messages": [USER], "top_logprobs": 3}, "top_logprobs"),
     (CHAT, {"messages": [USER], "logprobs": True, "top_logprobs": 21}, "top_logprobs"),
+    (CHAT, {"messages": [{**USER, "tool_calls": [{"id": "a"}]}]}, "messages[0].tool_calls"),
+    (CHAT, {"messages": [USER, {**USER, "function_call": {"name": "f"}}]}, "messages[1].function_call"),
+    (CHAT, {"messages": [{"role": "assistant", "content": None, "tool_calls": [{}]}]}, "messages[0].tool_calls"),
+    (CHAT, {"messages": [{"role": "tool", "content": "x", "tool_call_id": "a"}]}, "messages[0].role"),
+    (
+        CHAT,
+        {"messages": [USER], "stream": True, "stream_options": {"continuous_usage_stats": True}},
+        "stream_options.continuous_usage_stats",
+    ),
     (CHAT, {"messages": [USER], "tools": [{"type": "function"}]}, "tools"),
     (CHAT, {"messages": [USER], "response_format": {"type": "json_object"}}, "response_format"),
 ]
@@ -133,10 +143,48 @@ def test_fields_that_ask_for_nothing_are_taken(http: httpx.Client) -> None:
     assert http.post(CHAT, json={"messages": [USER], **NEUTRAL}).status_code == 200
 
 
-@pytest.mark.parametrize("body", [b"{", b"", b"\xff\xfe", b"not json", b'{"prompt": "a"} x', b'{"prompt": "\xff"}'])
+def test_nested_fields_that_ask_for_nothing_are_taken(http: httpx.Client) -> None:
+    reply: dict[str, object] = {"role": "assistant", "content": "x", "refusal": None, "tool_calls": [], "odd": 1}
+    text_part = {"role": "user", "content": [{"type": "text", "text": "x", "cache_control": {"type": "ephemeral"}}]}
+    options = {"include_usage": True, "continuous_usage_stats": False, "include_obfuscation": False}
+    body = {"messages": [reply, text_part], "top_logprobs": 0, "stream": True, "stream_options": options}
+    assert http.post(CHAT, json=body).status_code == 200
+
+
+INTEGERS = ("max_tokens", "top_k", "n", "seed", "min_tokens", "priority", "logprobs", "stop_token_ids", "prompt")
+
+
+@pytest.mark.parametrize("field", INTEGERS)
+@pytest.mark.parametrize("num_digits", [10, 19, 20, 30, 5000])
+def test_an_integer_of_any_size_gets_an_answer_or_a_400(shared: httpx.Client, field: str, num_digits: int) -> None:
+    for sign in ("", "-"):
+        number = sign + "9" * num_digits
+        given = f"[{number}]" if field in ("stop_token_ids", "prompt") else number
+        reply = shared.post(COMPLETIONS, content=f'{{"prompt": "a", "{field}": {given}}}')
+        assert reply.status_code in (200, 400), reply.text
+
+
+# What decoding the known fields passes over.
+BROKEN_UNKNOWN = [
+    b'{"prompt": "a", "\xff": 1}',
+    b'{"prompt": "a", "suffix": "\xff"}',
+    b'{"prompt": "a", "stream": true, "stream_options": {"\xff": 1}}',
+    b'{"prompt": "a", "tools": ' + b"[" * 5000 + b"]" * 5000 + b"}",
+]
+
+
+@pytest.mark.parametrize(
+    "body", [b"{", b"", b"\xff\xfe", b"not json", b'{"prompt": "a"} x', b'{"prompt": "\xff"}', *BROKEN_UNKNOWN]
+)
 def test_what_is_no_json_is_a_400(shared: httpx.Client, body: bytes) -> None:
     error = error_of(shared.post(COMPLETIONS, content=body), 400)
     assert "JSON" in error["message"]
+
+
+def test_a_number_that_no_float_holds_is_a_400_that_names_its_field(shared: httpx.Client) -> None:
+    for field in ("min_p", "temperature"):
+        body = f'{{"prompt": "a", "{field}": 1e999}}'
+        assert error_of(shared.post(COMPLETIONS, content=body), 400)["param"] == field
 
 
 @pytest.mark.parametrize("body", [b"[]", b"null", b"5", b'"text"'])
