@@ -28,7 +28,7 @@ from tidegate_server.api.envelope import (
 from tidegate_server.api.generation import Generation, RunningGeneration, Service
 from tidegate_server.api.lifecycle import Lifecycle
 from tidegate_server.api.openapi import describe
-from tidegate_server.api.prompts import chat_prompt, completion_prompts
+from tidegate_server.api.prompts import chat_prompt, completion_prompts, separate_prompts
 from tidegate_server.api.sampling import wanted_by_chat, wanted_by_completion
 from tidegate_server.api.schema import (
     ChatCompletionRequest,
@@ -144,14 +144,16 @@ class _Routes:
 
 
 def _completion(wish: CompletionRequest, service: Service) -> Generation:
-    prompts = completion_prompts(wish, service.tokenizer, service.limits)
-    wanted = wanted_by_completion(wish, len(prompts), service.limits)
+    given = separate_prompts(wish)
+    wanted = wanted_by_completion(wish, len(given), service.limits)  # first, so that no thousand prompts are encoded
+    prompts = completion_prompts(given, service.tokenizer, service.limits)
     return Generation(f"cmpl-{uuid.uuid4().hex}", service, prompts, wanted)
 
 
 def _chat(wish: ChatCompletionRequest, service: Service) -> Generation:
+    wanted = wanted_by_chat(wish, service.limits)
     prompt = chat_prompt(wish, service.template, service.tokenizer, service.limits)
-    return Generation(f"chatcmpl-{uuid.uuid4().hex}", service, [prompt], wanted_by_chat(wish, service.limits))
+    return Generation(f"chatcmpl-{uuid.uuid4().hex}", service, [prompt], wanted)
 
 
 def _check_model(name: str, service: Service) -> None:

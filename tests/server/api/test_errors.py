@@ -216,8 +216,31 @@ def test_a_prompt_past_the_cache_is_a_400_with_both_numbers() -> None:
         error = error_of(http.post(COMPLETIONS, json={"prompt": "x" * 64}), 400)
         assert error["code"] == "context_length_exceeded"
         assert "KV cache holds 64 tokens" in error["message"]
-        assert "64" in error["message"]
+        assert "--num-kv-blocks" in error["message"]
         assert http.post(COMPLETIONS, json={"prompt": "x" * 63}).status_code == 200
+
+
+@pytest.mark.parametrize("path", [COMPLETIONS, CHAT])
+def test_a_text_that_cannot_fit_is_refused_without_being_encoded(
+    server: ApiServer, http: httpx.Client, monkeypatch: pytest.MonkeyPatch, path: str
+) -> None:
+    service = server.state.service
+    assert service is not None
+    monkeypatch.setattr(service.tokenizer, "encode", lambda *_, **__: 1 / 0)
+    text = "x" * (256 * len("<|start|>"))  # the longest token
+    body = {"prompt": text} if path == COMPLETIONS else {"messages": [{"role": "user", "content": text}]}
+    error = error_of(http.post(path, json=body), 400)
+    assert error["code"] == "context_length_exceeded"
+    assert "has at least 25" in error["message"]
+
+
+def test_too_many_prompts_are_refused_before_one_is_encoded(
+    server: ApiServer, http: httpx.Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    service = server.state.service
+    assert service is not None
+    monkeypatch.setattr(service.tokenizer, "encode", lambda *_, **__: 1 / 0)
+    assert error_of(http.post(COMPLETIONS, json={"prompt": ["a"] * 129}), 400)["param"] == "n"
 
 
 def test_routes_that_are_not_there_answer_in_the_envelope(http: httpx.Client) -> None:
