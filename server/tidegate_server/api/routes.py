@@ -45,8 +45,8 @@ from tidegate_server.errors import Overloaded, RequestError, UnknownModel
 from tidegate_server.metrics import ServerMetrics
 from tidegate_server.version import server_version
 
-# Tokenizing less than this takes under a millisecond; more of it would hold up the streams of others.
-LARGE_BODY_BYTES = 16 << 10
+# Tokenizing less than this takes a millisecond or two; more of it would hold up the streams of others.
+LARGE_BODY_BYTES = 4 << 10
 
 
 @dataclass(slots=True)
