@@ -35,8 +35,8 @@ _MODEL: Final = (MODEL_LABEL,)
 _G, _C, _H, _I = MetricKind.GAUGE, MetricKind.COUNTER, MetricKind.HISTOGRAM, MetricKind.INFO
 
 # Why a request ended: `outcome` of tidegate_requests_total, `finished_reason` of vllm:request_success_total.
-FINISHED_REASONS: Final = ("stop", "length", "abort")
-OUTCOMES: Final = (*FINISHED_REASONS, "error", "refused")
+FINISHED_REASONS: Final = ("stop", "length", "abort", "error")
+OUTCOMES: Final = (*FINISHED_REASONS, "refused")
 
 # `verdict` of tidegate_exactness.
 EXACT: Final = "exact"
@@ -128,26 +128,29 @@ SERVER_METRICS: Final = (
 )
 
 # The names that gateways and dashboards made for vLLM scrape, with vLLM's labels and meanings.
-VLLM_REQUESTS_RUNNING: Final = Metric("vllm:num_requests_running", _G, REQUESTS_RUNNING.help, _MODEL)
-VLLM_REQUESTS_WAITING: Final = Metric("vllm:num_requests_waiting", _G, REQUESTS_WAITING.help, _MODEL)
-VLLM_KV_CACHE_USAGE: Final = Metric("vllm:kv_cache_usage_perc", _G, KV_USAGE_RATIO.help, _MODEL)
-VLLM_PREFIX_CACHE_QUERIES: Final = Metric("vllm:prefix_cache_queries_total", _C, PREFIX_CACHE_QUERY_TOKENS.help, _MODEL)
-VLLM_PREFIX_CACHE_HITS: Final = Metric("vllm:prefix_cache_hits_total", _C, PREFIX_CACHE_HIT_TOKENS.help, _MODEL)
-VLLM_PREEMPTIONS: Final = Metric("vllm:num_preemptions_total", _C, PREEMPTIONS.help, _MODEL)
-VLLM_PROMPT_TOKENS: Final = Metric("vllm:prompt_tokens_total", _C, PROMPT_TOKENS.help, _MODEL)
-VLLM_GENERATION_TOKENS: Final = Metric("vllm:generation_tokens_total", _C, OUTPUT_TOKENS.help, _MODEL)
-VLLM_TTFT: Final = Metric("vllm:time_to_first_token_seconds", _H, TTFT.help, _MODEL, TTFT_BUCKETS)
-VLLM_ITL: Final = Metric("vllm:inter_token_latency_seconds", _H, ITL.help, _MODEL, TOKEN_TIME_BUCKETS)
-VLLM_E2E_LATENCY: Final = Metric("vllm:e2e_request_latency_seconds", _H, E2E_LATENCY.help, _MODEL, E2E_BUCKETS)
-VLLM_QUEUE_TIME: Final = Metric("vllm:request_queue_time_seconds", _H, QUEUE_TIME.help, _MODEL, QUEUE_TIME_BUCKETS)
+ENGINE_LABEL: Final = "engine"
+ENGINE: Final = "0"  # vLLM counts its data-parallel engines; a pod has one
+_VLLM: Final = (MODEL_LABEL, ENGINE_LABEL)
+VLLM_REQUESTS_RUNNING: Final = Metric("vllm:num_requests_running", _G, REQUESTS_RUNNING.help, _VLLM)
+VLLM_REQUESTS_WAITING: Final = Metric("vllm:num_requests_waiting", _G, REQUESTS_WAITING.help, _VLLM)
+VLLM_KV_CACHE_USAGE: Final = Metric("vllm:kv_cache_usage_perc", _G, KV_USAGE_RATIO.help, _VLLM)
+VLLM_PREFIX_CACHE_QUERIES: Final = Metric("vllm:prefix_cache_queries_total", _C, PREFIX_CACHE_QUERY_TOKENS.help, _VLLM)
+VLLM_PREFIX_CACHE_HITS: Final = Metric("vllm:prefix_cache_hits_total", _C, PREFIX_CACHE_HIT_TOKENS.help, _VLLM)
+VLLM_PREEMPTIONS: Final = Metric("vllm:num_preemptions_total", _C, PREEMPTIONS.help, _VLLM)
+VLLM_PROMPT_TOKENS: Final = Metric("vllm:prompt_tokens_total", _C, PROMPT_TOKENS.help, _VLLM)
+VLLM_GENERATION_TOKENS: Final = Metric("vllm:generation_tokens_total", _C, OUTPUT_TOKENS.help, _VLLM)
+VLLM_TTFT: Final = Metric("vllm:time_to_first_token_seconds", _H, TTFT.help, _VLLM, TTFT_BUCKETS)
+VLLM_ITL: Final = Metric("vllm:inter_token_latency_seconds", _H, ITL.help, _VLLM, TOKEN_TIME_BUCKETS)
+VLLM_E2E_LATENCY: Final = Metric("vllm:e2e_request_latency_seconds", _H, E2E_LATENCY.help, _VLLM, E2E_BUCKETS)
+VLLM_QUEUE_TIME: Final = Metric("vllm:request_queue_time_seconds", _H, QUEUE_TIME.help, _VLLM, QUEUE_TIME_BUCKETS)
 VLLM_REQUEST_SUCCESS: Final = Metric(
-    "vllm:request_success_total", _C, "Requests that ended well, by reason.", (MODEL_LABEL, "finished_reason")
+    "vllm:request_success_total", _C, "Requests by why they ended.", (*_VLLM, "finished_reason")
 )
 VLLM_CACHE_CONFIG_INFO: Final = Metric(
     "vllm:cache_config_info",
     _I,
     "Always 1; the shape of the KV cache.",
-    (MODEL_LABEL, "block_size", "num_gpu_blocks", "enable_prefix_caching", "cache_dtype"),
+    (*_VLLM, "block_size", "num_gpu_blocks", "enable_prefix_caching", "cache_dtype"),
 )
 
 VLLM_METRICS: Final = (

@@ -68,6 +68,8 @@ def _run(settings: ServerSettings, warnings: Sequence[str]) -> int:
     from tidegate_server import log as logs
     from tidegate_server.listeners import bind
 
+    # Texts are tokenized one by one, for which the threads of the tokenizers library would only lie about.
+    os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
     logs.configure(settings.log_format, settings.log_level)
     log = structlog.get_logger(__name__)
     for warning in warnings:

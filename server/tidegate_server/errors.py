@@ -7,9 +7,10 @@ TidegateError
 │   └── ModelNotSupported the files are there, but not a model this server runs
 └── RequestError          answers one request with one status; nobody else notices
     ├── InvalidRequest    400
-    │   └── RequestTooLarge 413: the body is not read to its end
+    │   ├── RequestTooLarge 413: the body is not read to its end
+    │   └── RequestTooSlow  408: the body did not arrive in time
     ├── UnknownModel      404
-    ├── Overloaded        503 with Retry-After: draining or starting
+    ├── Overloaded        503 with Retry-After: starting, draining or failed
     └── EngineError       500: the engine failed this request
         └── BadLogits     the model gave this request no numbers to draw from
 """
@@ -47,6 +48,7 @@ class RequestError(TidegateError):
     status = 500
     type = "server_error"
     retry_after_s: int | None = None
+    closes_connection = False
     default_code: str | None = None
 
     def __init__(self, message: str, *, param: str | None = None, code: str | None = None) -> None:
@@ -65,6 +67,11 @@ class RequestTooLarge(InvalidRequest):
     status = 413
 
 
+class RequestTooSlow(InvalidRequest):
+    status = 408
+    closes_connection = True  # what may still come on it is the rest of a body
+
+
 class UnknownModel(RequestError):
     status = 404
     type = "invalid_request_error"
@@ -74,7 +81,10 @@ class Overloaded(RequestError):
     status = 503
     type = "service_unavailable_error"
     retry_after_s = 5
-    default_code = "overloaded"
+    closes_connection = True  # the next try opens a new one, which the Service may send to another pod
+
+    def __init__(self, message: str, *, code: str) -> None:
+        super().__init__(message, code=code)
 
 
 class EngineError(RequestError):

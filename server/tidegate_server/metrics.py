@@ -81,6 +81,11 @@ class ServerMetrics:
             for outcome in names.OUTCOMES
         }
 
+    def prompt_taken(self, num_tokens: int) -> None:
+        """Count one prompt that the engine has, however many choices are drawn for it."""
+        self.prompt_tokens.inc(num_tokens)
+        self.prompt_length.observe(num_tokens)
+
     def request_ended(self, outcome: str) -> None:
         """Count one request; `outcome` is one of the contract's OUTCOMES."""
         for counter in self._ended[outcome]:
@@ -96,19 +101,27 @@ class ServerMetrics:
     def _histogram(self, *metrics: Metric) -> "_Each":
         return _Each(
             tuple(
-                Histogram(m.name, m.help, m.labels, registry=self._registry, buckets=m.buckets).labels(self._model_name)
+                Histogram(m.name, m.help, m.labels, registry=self._registry, buckets=m.buckets).labels(*self._owner(m))
                 for m in metrics
             )
         )
 
     def _counter(self, *metrics: Metric) -> "_Each":
         return _Each(
-            tuple(Counter(m.name, m.help, m.labels, registry=self._registry).labels(self._model_name) for m in metrics)
+            tuple(Counter(m.name, m.help, m.labels, registry=self._registry).labels(*self._owner(m)) for m in metrics)
         )
 
     def _labelled_counter(self, metric: Metric, values: tuple[str, ...]) -> Mapping[str, Counter]:
         counter = Counter(metric.name, metric.help, metric.labels, registry=self._registry)
-        return {value: counter.labels(self._model_name, value) for value in values}
+        return {value: counter.labels(*self._owner(metric), value) for value in values}
+
+    def _owner(self, metric: Metric) -> tuple[str, ...]:
+        return owner_labels(metric, self._model_name)
+
+
+def owner_labels(metric: Metric, model_name: str) -> tuple[str, ...]:
+    """The values of a metric's first labels, which say whose it is."""
+    return (model_name, names.ENGINE) if names.ENGINE_LABEL in metric.labels else (model_name,)
 
 
 class _Each:
@@ -131,15 +144,13 @@ class _Each:
 class RequestMeter:
     """Measures one engine request from arrival to end. Times are CLOCK_MONOTONIC seconds, passed in."""
 
-    def __init__(self, metrics: ServerMetrics, num_prompt_tokens: int, arrived_s: float) -> None:
+    def __init__(self, metrics: ServerMetrics, arrived_s: float) -> None:
         self._metrics = metrics
         self._arrived_s = arrived_s
         self._first_s: float | None = None
         self._last_s = arrived_s
         self._num_tokens = 0
         self._ended = False
-        metrics.prompt_tokens.inc(num_prompt_tokens)
-        metrics.prompt_length.observe(num_prompt_tokens)
 
     def queued(self, queue_time_s: float) -> None:
         self._metrics.queue_time.observe(queue_time_s)
@@ -190,31 +201,32 @@ class _EngineCollector(Collector):
     def collect(self) -> Iterator[CounterMetricFamily | GaugeMetricFamily]:
         seen = self._snapshot()
         for metric, value in _readings(seen):
-            yield self._family(metric, ((self._model_name,), value))
-        yield self._family(names.PREEMPTIONS, ((self._model_name, "recompute"), seen.num_preemptions))
+            yield self._family(metric, ((), value))
+        yield self._family(names.PREEMPTIONS, (("recompute",), seen.num_preemptions))
         state = self._state()
         yield self._family(
             names.SERVER_STATE,
-            *(((self._model_name, each.value), 1 if each is state else 0) for each in ServerState),
+            *(((each.value,), 1 if each is state else 0) for each in ServerState),
         )
         yield from self._facts_families()
 
     def _facts_families(self) -> Iterator[GaugeMetricFamily | CounterMetricFamily]:
         facts = self._facts()
-        yield self._family(
-            names.BUILD_INFO, ((self._model_name, facts.version, facts.device, facts.dtype, facts.kernels), 1)
-        )
-        verdicts = (((self._model_name, each), 1 if each == facts.verdict else 0) for each in names.VERDICTS)
+        yield self._family(names.BUILD_INFO, ((facts.version, facts.device, facts.dtype, facts.kernels), 1))
+        verdicts = (((each,), 1 if each == facts.verdict else 0) for each in names.VERDICTS)
         yield self._family(names.EXACTNESS, *verdicts)
         cache = (str(facts.block_size), str(facts.num_kv_blocks), str(facts.prefix_caching), facts.dtype)
-        yield self._family(names.VLLM_CACHE_CONFIG_INFO, ((self._model_name, *cache), 1))
+        yield self._family(names.VLLM_CACHE_CONFIG_INFO, (cache, 1))
 
-    @staticmethod
-    def _family(metric: Metric, *samples: tuple[tuple[str, ...], float]) -> CounterMetricFamily | GaugeMetricFamily:
+    def _family(
+        self, metric: Metric, *samples: tuple[tuple[str, ...], float]
+    ) -> CounterMetricFamily | GaugeMetricFamily:
+        """One metric with its samples: the values of the labels after the owner's, and the number."""
+        owner = owner_labels(metric, self._model_name)
         kind = CounterMetricFamily if metric.kind is MetricKind.COUNTER else GaugeMetricFamily
         family: CounterMetricFamily | GaugeMetricFamily = kind(metric.name, metric.help, labels=metric.labels)
         for labels, value in samples:
-            family.add_metric(labels, value)
+            family.add_metric((*owner, *labels), value)
         return family
 
 

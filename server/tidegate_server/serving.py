@@ -23,9 +23,11 @@ def make_service(
         tokenizer=text.tokenizer,
         template=text.template,
         limits=Limits(
-            max_model_len=ready.max_model_len,
+            # Told apart, the model's context and the cache: a request that does not fit hears which of them to change.
+            max_model_len=ready.lowered_from or ready.max_model_len,
             kv_tokens=ready.num_kv_blocks * ready.block_size,
             vocab_size=ready.vocab_size,
+            eos_token_ids=ready.eos_token_ids,
         ),
         model_name=model_name,
         created=int(time.time()),

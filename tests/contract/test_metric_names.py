@@ -50,6 +50,11 @@ def test_a_pod_s_metric_says_which_model(metric: Metric) -> None:
     assert metric.labels[0] == metric_names.MODEL_LABEL
 
 
+@pytest.mark.parametrize("metric", VLLM_METRICS, ids=lambda metric: metric.name)
+def test_vllm_s_metrics_say_which_engine_as_vllm_s_own_do(metric: Metric) -> None:
+    assert metric.labels[:2] == ("model_name", "engine")
+
+
 def test_the_vllm_set_is_there_in_full() -> None:
     assert {metric.name for metric in VLLM_METRICS} >= VLLM_NAMES
 

@@ -68,6 +68,7 @@ def test_kinds_labels_and_buckets_are_those_of_the_contract() -> None:
         for _, labels, _ in samples:
             assert set(labels) - {"le"} == set(metric.labels), metric.name
             assert labels["model_name"] == "m"
+            assert labels.get("engine") == ("0" if metric in VLLM_METRICS else None), metric.name
         if metric.kind is MetricKind.HISTOGRAM:
             edges = {float(labels["le"]) for name, labels, _ in samples if name.endswith("_bucket")}
             assert edges == {*metric.buckets, math.inf}, metric.name
@@ -131,7 +132,8 @@ def test_facts_follow_once_the_engine_is_ready() -> None:
 
 def test_a_request_is_measured_from_arrival_to_last_token_under_both_names() -> None:
     pod = Pod()
-    meter = RequestMeter(pod.metrics, num_prompt_tokens=10, arrived_s=100.0)
+    pod.metrics.prompt_taken(10)
+    meter = RequestMeter(pod.metrics, arrived_s=100.0)
     meter.queued(0.5)
     meter.tokens(1, 101.0)
     meter.tokens(2, 104.0)
@@ -159,8 +161,9 @@ def test_a_request_is_measured_from_arrival_to_last_token_under_both_names() -> 
 
 def test_requests_that_did_not_end_well_leave_the_latencies_alone() -> None:
     pod = Pod()
-    RequestMeter(pod.metrics, 10, 0.0).ended("error", 50.0)
+    RequestMeter(pod.metrics, 0.0).ended("error", 50.0)
     pod.metrics.request_refused()
     assert pod.value("tidegate_request_latency_seconds_count") == 0
     assert pod.value("tidegate_requests_total", outcome="error") == 1
+    assert pod.value("vllm:request_success_total", finished_reason="error") == 1
     assert pod.value("tidegate_requests_total", outcome="refused") == 1

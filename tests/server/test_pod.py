@@ -143,6 +143,24 @@ def test_a_pod_starts_answers_and_stops_when_told() -> None:
     assert run(scenario) == 0
 
 
+def load_lowered_runner(settings: EngineSettings, files: ModelFiles) -> CountingRunner:
+    return CountingRunner(num_kv_blocks=4, block_size=16, max_model_len=64, lowered_from=8192)
+
+
+def test_a_prompt_past_what_the_cache_left_of_the_context_hears_of_the_cache() -> None:
+    async def scenario(pod: Running) -> None:
+        await pod.status("/readyz", 200)
+        refused = await pod.http.post(f"{pod.api}/v1/completions", json={"prompt": [5] * 64})
+        error = refused.json()["error"]
+        assert (refused.status_code, error["code"]) == (400, "context_length_exceeded")
+        assert "this server's KV cache holds 64 tokens" in error["message"]
+        (card,) = (await pod.http.get(f"{pod.api}/v1/models")).json()["data"]
+        assert card["max_model_len"] == 64
+        interrupt()
+
+    assert run(scenario, load_lowered_runner) == 0
+
+
 def test_until_the_model_is_there_probes_and_the_api_say_so() -> None:
     async def scenario(pod: Running) -> None:
         assert (await pod.status("/startupz", 503)).text.startswith("starting")

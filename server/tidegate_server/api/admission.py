@@ -1,11 +1,13 @@
 """The door of the API: counts who is inside, and turns away with a reason while the pod cannot serve."""
 
+from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from tidegate_contract.admin import ServerState
+from tidegate_server.api.body import BODY_TIMEOUT_S, read_body, replayed
 from tidegate_server.api.envelope import error_response
 from tidegate_server.api.lifecycle import Lifecycle
-from tidegate_server.errors import Overloaded
+from tidegate_server.errors import RequestError
 from tidegate_server.metrics import ServerMetrics
 
 GENERATION_PATHS = frozenset({"/v1/completions", "/v1/chat/completions"})
@@ -14,8 +16,8 @@ GENERATION_PATHS = frozenset({"/v1/completions", "/v1/chat/completions"})
 class Admission:
     """An ASGI layer around the routes.
 
-    It stands outside them so that a request counts as inside until the last byte of its stream was sent, whichever way
-    it ends.
+    It stands outside them so that a request counts as inside from the last byte of its body, which a client may take
+    its time to send, until the last byte of its reply was sent, whichever way it ends.
     """
 
     def __init__(self, app: ASGIApp, lifecycle: Lifecycle, metrics: ServerMetrics) -> None:
@@ -32,13 +34,16 @@ class Admission:
             await self._app(scope, receive, reply)
             return
         try:
-            self._lifecycle.check_accepts()
-        except Overloaded as refusal:
+            async with self._lifecycle.arriving(BODY_TIMEOUT_S):
+                body = await read_body(receive)
+        except ClientDisconnect:
+            return
+        except RequestError as refusal:
             self._metrics.request_refused()
-            await error_response(refusal)(scope, receive, send)
+            await error_response(refusal)(scope, receive, reply)
             return
         with self._lifecycle.admitted():
-            await self._app(scope, receive, reply)
+            await self._app(scope, replayed(body, receive), reply)
 
     def _closing(self, send: Send) -> Send:
         """While draining every reply closes its connection, so that clients with kept ones find another pod."""

@@ -5,15 +5,17 @@ from collections.abc import Coroutine
 from typing import Any, TypeVar
 
 from starlette.requests import ClientDisconnect, Request
+from starlette.types import Message, Receive
 
 from tidegate_server.errors import RequestTooLarge
 
 MAX_BODY_BYTES = 32 << 20  # a context of a million token ids fits four times
+BODY_TIMEOUT_S = 120.0  # for the whole of it: the largest at 280 kB/s
 
 T = TypeVar("T")
 
 
-async def read_body(request: Request) -> bytes:
+async def read_body(receive: Receive) -> bytes:
     """The whole body.
 
     Raises:
@@ -22,12 +24,27 @@ async def read_body(request: Request) -> bytes:
     """
     pieces: list[bytes] = []
     size_bytes = 0
-    async for piece in request.stream():
+    while True:
+        message = await receive()
+        if message["type"] == "http.disconnect":
+            raise ClientDisconnect
+        piece = message.get("body", b"")
         size_bytes += len(piece)
         if size_bytes > MAX_BODY_BYTES:
             raise RequestTooLarge(f"the body is larger than {MAX_BODY_BYTES} bytes", code="body_too_large")
         pieces.append(piece)
-    return b"".join(pieces)
+        if not message.get("more_body", False):
+            return b"".join(pieces)
+
+
+def replayed(body: bytes, receive: Receive) -> Receive:
+    """What an application receives of a request whose body has been read: the body at once, then what comes."""
+    unread: list[Message] = [{"type": "http.request", "body": body, "more_body": False}]
+
+    async def receive_again() -> Message:
+        return unread.pop() if unread else await receive()
+
+    return receive_again
 
 
 async def unless_client_leaves(request: Request, work: Coroutine[Any, Any, T]) -> T:

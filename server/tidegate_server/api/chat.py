@@ -6,7 +6,7 @@ from contextlib import aclosing
 import msgspec
 
 from tidegate_server.api.choice_text import TokenDetail
-from tidegate_server.api.generation import Generation
+from tidegate_server.api.generation import Generation, RunningGeneration
 from tidegate_server.api.schema import (
     AssistantMessage,
     ChatChoice,
@@ -24,13 +24,14 @@ from tidegate_server.api.usage import UsageCount
 from tidegate_server.text.tokenizer import Tokenizer
 
 
-async def whole_chat(generation: Generation, created: int) -> ChatReply:
+async def whole_chat(running: RunningGeneration, created: int) -> ChatReply:
     """Wait for all choices."""
+    generation = running.request
     usage = UsageCount(generation)
     texts: list[list[str]] = [[] for _ in range(generation.num_choices)]
     details: list[list[TokenDetail]] = [[] for _ in texts]
     finishes = ["" for _ in texts]
-    async with aclosing(generation.deltas()) as deltas:
+    async with aclosing(running.deltas()) as deltas:
         async for delta in deltas:
             usage.add(delta)
             texts[delta.choice].append(delta.text)
@@ -53,8 +54,12 @@ async def whole_chat(generation: Generation, created: int) -> ChatReply:
     )
 
 
-async def chat_events(generation: Generation, created: int, *, include_usage: bool) -> AsyncGenerator[bytes, None]:
-    """First a chunk with the role for each choice, then the deltas, then the usage when asked for."""
+async def chat_events(running: RunningGeneration, created: int, *, include_usage: bool) -> AsyncGenerator[bytes, None]:
+    """The deltas, before a choice's first one a chunk with the role, and at the end the usage when asked for.
+
+    The role waits for the first output, so that the first event tells the time to the first token.
+    """
+    generation = running.request
     usage = UsageCount(generation)
     # OpenAI writes a null usage into every chunk of a stream whose last chunk will have one.
     null_usage: msgspec.UnsetType | None = None if include_usage else msgspec.UNSET
@@ -70,12 +75,16 @@ async def chat_events(generation: Generation, created: int, *, include_usage: bo
             )
         )
 
-    for index in range(generation.num_choices):
-        role = MessageDelta(role="assistant", content="")
-        yield chunk([ChatChunkChoice(index=index, delta=role, logprobs=None, finish_reason=None)], null_usage)
-    async with aclosing(generation.deltas()) as deltas:
+    has_role: set[int] = set()
+    async with aclosing(running.deltas()) as deltas:
         async for delta in deltas:
             usage.add(delta)
+            if delta.choice not in has_role:
+                has_role.add(delta.choice)
+                role = MessageDelta(role="assistant", content="")
+                yield chunk(
+                    [ChatChunkChoice(index=delta.choice, delta=role, logprobs=None, finish_reason=None)], null_usage
+                )
             if not (delta.text or delta.details or delta.finish):
                 continue
             choice = ChatChunkChoice(

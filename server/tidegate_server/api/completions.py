@@ -6,7 +6,7 @@ from contextlib import aclosing
 import msgspec
 
 from tidegate_server.api.choice_text import Delta, TokenDetail
-from tidegate_server.api.generation import Generation
+from tidegate_server.api.generation import Generation, RunningGeneration
 from tidegate_server.api.schema import CompletionChoice, CompletionLogprobs, CompletionReply, Usage
 from tidegate_server.api.sse import event
 from tidegate_server.api.usage import UsageCount
@@ -15,13 +15,14 @@ from tidegate_server.text.tokenizer import Tokenizer
 OBJECT = "text_completion"
 
 
-async def whole_completion(generation: Generation, created: int) -> CompletionReply:
+async def whole_completion(running: RunningGeneration, created: int) -> CompletionReply:
     """Wait for all choices."""
+    generation = running.request
     usage = UsageCount(generation)
     texts: list[list[str]] = [[] for _ in range(generation.num_choices)]
     details: list[list[TokenDetail]] = [[] for _ in texts]
     finishes: list[str | None] = [None for _ in texts]
-    async with aclosing(generation.deltas()) as deltas:
+    async with aclosing(running.deltas()) as deltas:
         async for delta in deltas:
             usage.add(delta)
             texts[delta.choice].append(delta.text)
@@ -40,13 +41,14 @@ async def whole_completion(generation: Generation, created: int) -> CompletionRe
 
 
 async def completion_events(
-    generation: Generation, created: int, *, include_usage: bool
+    running: RunningGeneration, created: int, *, include_usage: bool
 ) -> AsyncGenerator[bytes, None]:
     """One event for each delta that has something to say, and one with the usage when asked for."""
+    generation = running.request
     usage = UsageCount(generation)
     # OpenAI writes a null usage into every chunk of a stream whose last chunk will have one.
     null_usage: msgspec.UnsetType | None = None if include_usage else msgspec.UNSET
-    async with aclosing(generation.deltas()) as deltas:
+    async with aclosing(running.deltas()) as deltas:
         async for delta in deltas:
             usage.add(delta)
             if delta.text or delta.details or delta.finish:

@@ -22,12 +22,18 @@ def json_response(payload: msgspec.Struct, status: int = 200, headers: Mapping[s
     return Response(msgspec.json.encode(payload), status, headers, media_type="application/json")
 
 
+def internal_error() -> RequestError:
+    """What a client is told of a mistake of ours: that it was not theirs."""
+    return RequestError("the server made a mistake while answering; its log says more", code="internal_error")
+
+
 def error_response(error: RequestError) -> Response:
-    """An error as an HTTP reply; one that says when to come back also closes its connection."""
+    """An error as an HTTP reply."""
     headers = {}
     if error.retry_after_s is not None:
-        # The next try should open a new connection, which the Service may send to another pod.
-        headers = {"Retry-After": str(error.retry_after_s), "Connection": "close"}
+        headers["Retry-After"] = str(error.retry_after_s)
+    if error.closes_connection:
+        headers["Connection"] = "close"
     return json_response(error_reply(error), error.status, headers)
 
 
@@ -52,12 +58,6 @@ async def on_http_error(request: Request, error: Exception) -> Response:
 
 
 async def on_unexpected_error(request: Request, error: Exception) -> Response:
-    """A mistake of ours: the client learns that it was not theirs; uvicorn writes the traceback to the log."""
+    """A mistake of ours; uvicorn writes the traceback to the log."""
     log.error("request_crashed", path=request.url.path, error=repr(error), next="the client got a 500; others go on")
-    body = ErrorBody(
-        message="the server made a mistake while answering; its log says more",
-        type="server_error",
-        param=None,
-        code="internal_error",
-    )
-    return json_response(ErrorReply(error=body), 500)
+    return error_response(internal_error())

@@ -7,9 +7,8 @@ from contextlib import aclosing
 from dataclasses import dataclass
 
 from tidegate_server.api.choice_text import ChoiceText, Delta
-from tidegate_server.api.engine_port import EnginePort
+from tidegate_server.api.engine_port import EnginePort, OutputStream
 from tidegate_server.api.sampling import Limits, Wanted
-from tidegate_server.engine.sampling_params import SamplingParams
 from tidegate_server.metrics import RequestMeter, ServerMetrics
 from tidegate_server.text.chat_template import ChatTemplate
 from tidegate_server.text.tokenizer import Tokenizer
@@ -29,17 +28,6 @@ class Service:
 
 
 @dataclass(frozen=True, slots=True)
-class _Choice:
-    """One engine request: one choice of one prompt."""
-
-    index: int  # in the reply
-    engine_request_id: str
-    prompt_token_ids: Sequence[int]
-    num_prompt_tokens_counted: int  # the prompt's length for its first choice, else 0: `n` choices share one prompt
-    sampling: SamplingParams
-
-
-@dataclass(frozen=True, slots=True)
 class Generation:
     """One API request, ready to run."""
 
@@ -56,72 +44,93 @@ class Generation:
     def num_choices(self) -> int:
         return len(self.prompts) * self.wanted.num_choices
 
+    async def submit(self) -> "RunningGeneration":
+        """Hand all choices to the engine, which has them when this returns; the caller closes what it gets.
+
+        Raises:
+            RequestError: the engine takes one of them not; none is left running.
+        """
+        running = RunningGeneration(self)
+        try:
+            for prompt in self.prompts:
+                for number in range(self.wanted.num_choices):
+                    running.add(prompt, number)
+                self.service.metrics.prompt_taken(len(prompt))
+        except BaseException:
+            await running.aclose()
+            raise
+        return running
+
+
+class RunningGeneration:
+    """The choices of one API request in the engine; closing it aborts those that have not ended."""
+
+    def __init__(self, request: Generation) -> None:
+        self.request = request
+        self._choices: list[_RunningChoice] = []
+
+    def add(self, prompt: Sequence[int], number: int) -> None:
+        """Hand one choice to the engine: the `number`th of this prompt.
+
+        Raises:
+            RequestError: the engine does not take it.
+        """
+        request, service, index = self.request, self.request.service, len(self._choices)
+        sampling = request.wanted.params(len(prompt), number, service.limits)
+        text = ChoiceText(index, service.tokenizer.detokenizer(prompt), request.wanted.stop, sampling.min_tokens)
+        arrived_s = time.monotonic()
+        outputs = service.engine.submit(
+            f"{request.request_id}-{index}", prompt, sampling, request.wanted.priority, request.wanted.cache_salt
+        )
+        self._choices.append(_RunningChoice(text, outputs, RequestMeter(service.metrics, arrived_s)))
+
     async def deltas(self) -> AsyncGenerator[Delta, None]:
         """The text of all choices as it comes, each choice ending with a finish reason; closing it aborts them.
 
         Raises:
             RequestError: the engine failed one of the choices; the others are aborted.
         """
-        choices = self._choices()
-        if len(choices) == 1:
-            async with aclosing(self._run(choices[0])) as deltas:
-                async for delta in deltas:
-                    yield delta
-            return
-        async with aclosing(_merged([self._run(choice) for choice in choices])) as merged:
-            async for delta in merged:
+        streams = [choice.deltas() for choice in self._choices]
+        async with aclosing(streams[0] if len(streams) == 1 else _merged(streams)) as deltas:
+            async for delta in deltas:
                 yield delta
 
-    def _choices(self) -> list[_Choice]:
-        choices: list[_Choice] = []
-        for prompt in self.prompts:
-            for number in range(self.wanted.num_choices):
-                index = len(choices)
-                choices.append(
-                    _Choice(
-                        index=index,
-                        engine_request_id=f"{self.request_id}-{index}",
-                        prompt_token_ids=prompt,
-                        num_prompt_tokens_counted=len(prompt) if number == 0 else 0,
-                        sampling=self.wanted.params(len(prompt), number, self.service.limits),
-                    )
-                )
-        return choices
+    async def aclose(self) -> None:
+        """Twice is harmless."""
+        for choice in self._choices:
+            await choice.aclose()
 
-    async def _run(self, choice: _Choice) -> AsyncGenerator[Delta, None]:
-        service = self.service
-        text = ChoiceText(
-            choice.index,
-            service.tokenizer.detokenizer(choice.prompt_token_ids),
-            self.wanted.stop,
-            choice.sampling.min_tokens,
-        )
-        meter = RequestMeter(service.metrics, choice.num_prompt_tokens_counted, time.monotonic())
-        outcome = "abort"
+
+class _RunningChoice:
+    """One engine request: one choice of one prompt."""
+
+    def __init__(self, text: ChoiceText, outputs: OutputStream, meter: RequestMeter) -> None:
+        self._text = text
+        self._outputs = outputs
+        self._meter = meter
+        self._outcome = "abort"
+
+    async def deltas(self) -> AsyncGenerator[Delta, None]:
         try:
-            outputs = service.engine.submit(
-                choice.engine_request_id,
-                choice.prompt_token_ids,
-                choice.sampling,
-                self.wanted.priority,
-                self.wanted.cache_salt,
-            )
-            async with aclosing(outputs):
-                async for output in outputs:
-                    if output.queue_time_s is not None:
-                        meter.queued(output.queue_time_s)
-                    delta = text.take(output)
-                    meter.tokens(delta.num_tokens, time.monotonic())
-                    if delta.finish is not None:
-                        outcome = delta.finish
-                    yield delta
-                    if delta.finish is not None:
-                        return
+            async for output in self._outputs:
+                if output.queue_time_s is not None:
+                    self._meter.queued(output.queue_time_s)
+                delta = self._text.take(output)
+                self._meter.tokens(delta.num_tokens, time.monotonic())
+                if delta.finish is not None:
+                    self._outcome = delta.finish
+                yield delta
+                if delta.finish is not None:
+                    return
         except Exception:
-            outcome = "error"
+            self._outcome = "error"
             raise
         finally:
-            meter.ended(outcome, time.monotonic())
+            await self.aclose()
+
+    async def aclose(self) -> None:
+        await self._outputs.aclose()
+        self._meter.ended(self._outcome, time.monotonic())
 
 
 async def _merged(streams: Sequence[AsyncGenerator[Delta, None]]) -> AsyncGenerator[Delta, None]:

@@ -2,12 +2,12 @@
 
 import asyncio
 import time
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Iterator, Mapping
+from contextlib import asynccontextmanager, contextmanager
 from enum import Enum, auto
 
 from tidegate_contract.admin import ServerState
-from tidegate_server.errors import Overloaded
+from tidegate_server.errors import Overloaded, RequestTooSlow
 
 _MOVES: Mapping[ServerState, frozenset[ServerState]] = {
     ServerState.STARTING: frozenset({ServerState.READY, ServerState.DRAINING, ServerState.FAILED}),
@@ -36,6 +36,7 @@ class Lifecycle:
         self._because = "starting: loading the model"
         self._num_unfinished = 0
         self._accepts = False
+        self._arriving: set[asyncio.Timeout] = set()  # of requests whose bodies are still being sent
         self._beat_s = time.monotonic()
         self._idle = asyncio.Event()
         self._idle.set()
@@ -78,12 +79,39 @@ class Lifecycle:
         """The engine is gone. Harmless when the pod has failed already."""
         if self._state is not ServerState.FAILED:
             self._move(ServerState.FAILED, because)
-            self._accepts = False
+            self._stop_accepting()
 
     def _move(self, state: ServerState, because: str) -> None:
         assert state in _MOVES[self._state], f"{self._state} -> {state}"
         self._state = state
         self._because = because
+
+    def _stop_accepting(self) -> None:
+        self._accepts = False
+        for deadline in self._arriving:
+            if not deadline.expired():
+                deadline.reschedule(0.0)  # long past: whoever waits is told now
+
+    @asynccontextmanager
+    async def arriving(self, within_s: float) -> AsyncIterator[None]:
+        """The time in which the rest of a request has to come, cut short when the pod stops taking any.
+
+        Raises:
+            Overloaded: the pod takes no requests now, or no longer.
+            RequestTooSlow: so many seconds have passed.
+        """
+        self.check_accepts()
+        try:
+            async with asyncio.timeout(within_s) as deadline:
+                self._arriving.add(deadline)
+                try:
+                    yield
+                finally:
+                    self._arriving.discard(deadline)
+        except TimeoutError:
+            self.check_accepts()
+            raise RequestTooSlow(f"the body did not arrive within {within_s:.0f} s", code="body_timeout") from None
+        self.check_accepts()
 
     @contextmanager
     def admitted(self) -> Iterator[None]:
@@ -104,15 +132,18 @@ class Lifecycle:
 
     def check_accepts(self) -> None:
         """Raise `Overloaded` when the pod takes no requests now."""
-        if self._accepts:
-            return
+        if not self._accepts:
+            raise self.refusal()
+
+    def refusal(self) -> Overloaded:
+        """What a request is told that is not taken in this state."""
         match self._state:
             case ServerState.STARTING:
-                raise Overloaded("the model is still loading; try again soon", code="starting")
+                return Overloaded("the model is still loading; try again soon", code="starting")
             case ServerState.FAILED:
-                raise Overloaded(f"the engine failed: {self._because}; this server restarts", code="engine_failed")
+                return Overloaded(f"the engine failed: {self._because}; this server restarts", code="engine_failed")
             case _:
-                raise Overloaded("this server is shutting down; send the request again", code="draining")
+                return Overloaded("this server is shutting down; send the request again", code="draining")
 
     def ask_to_drain(self, *, timeout_s: float | None = None, skip_notice: bool = False) -> None:
         """Readiness goes false now; whoever awaits `drain_asked` does the rest. The first call decides."""
@@ -138,9 +169,10 @@ class Lifecycle:
             notice_s: how long that is.
             timeout_s: how long running requests may take after it, unless the drain call gave another time.
         """
-        if not self._skip_notice and self._accepts and await _happens(self._hurry, notice_s):
+        hurried = not self._skip_notice and self._accepts and await _happens(self._hurry, notice_s)
+        self._stop_accepting()
+        if hurried:
             return DrainEnd.HURRIED
-        self._accepts = False
         limit_s = timeout_s if self._drain_timeout_s is None else self._drain_timeout_s
         idle = asyncio.ensure_future(self._idle.wait())
         hurry = asyncio.ensure_future(self._hurry.wait())

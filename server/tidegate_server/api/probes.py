@@ -153,6 +153,10 @@ class _Handler(BaseHTTPRequestHandler):
         self._answer()
 
     def _answer(self) -> None:
+        if "Transfer-Encoding" in self.headers:
+            self.close_connection = True  # where the body ends is not known here
+            self._send(_error(411, "a body needs a Content-Length here", "length_required"))
+            return
         try:
             size_bytes = int(self.headers.get("Content-Length") or 0)
         except ValueError:

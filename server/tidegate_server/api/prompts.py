@@ -12,25 +12,13 @@ from tidegate_server.text.tokenizer import Tokenizer
 _ROLES = {"system": "system", "developer": "system", "user": "user", "assistant": "assistant"}
 
 
-def completion_prompts(request: CompletionRequest, tokenizer: Tokenizer, limits: Limits) -> list[list[int]]:
-    """Token ids of each prompt of a completion, in order.
+def separate_prompts(request: CompletionRequest) -> list[str | tuple[int, ...]]:
+    """The one or many prompts of a completion, each a text or token ids.
 
     Raises:
-        InvalidRequest: no prompt, mixed kinds, an unknown token id, or too long.
+        InvalidRequest: no prompt, or mixed kinds.
     """
-    prompts = [
-        list(prompt) if isinstance(prompt, tuple) else tokenizer.encode(prompt, add_special_tokens=True)
-        for prompt in _separate(request.prompt)
-    ]
-    for index, token_ids in enumerate(prompts):
-        field = "prompt" if len(prompts) == 1 else f"prompt[{index}]"
-        _check_ids(token_ids, field, limits)
-        _check_length(token_ids, field, limits)
-    return prompts
-
-
-def _separate(prompt: str | list[str | int | list[int]]) -> list[str | tuple[int, ...]]:
-    """The one or many prompts of the field, each a text or a tuple of token ids."""
+    prompt = request.prompt
     if isinstance(prompt, str):
         return [prompt]
     if not prompt:
@@ -47,9 +35,33 @@ def _separate(prompt: str | list[str | int | list[int]]) -> list[str | tuple[int
     return [tuple(numbers)] if numbers else [*texts, *lists]
 
 
+def completion_prompts(
+    prompts: Sequence[str | tuple[int, ...]], tokenizer: Tokenizer, limits: Limits
+) -> list[Sequence[int]]:
+    """Token ids of each prompt, in order.
+
+    Raises:
+        InvalidRequest: an unknown token id, or too long.
+    """
+    return [
+        _token_ids(prompt, "prompt" if len(prompts) == 1 else f"prompt[{index}]", tokenizer, limits)
+        for index, prompt in enumerate(prompts)
+    ]
+
+
+def _token_ids(prompt: str | tuple[int, ...], field: str, tokenizer: Tokenizer, limits: Limits) -> Sequence[int]:
+    if isinstance(prompt, str):
+        token_ids = _encoded(prompt, field, tokenizer, limits, add_special_tokens=True)
+    else:
+        token_ids = prompt
+        _check_length(len(prompt), field, limits)
+    _check_ids(token_ids, field, limits)
+    return token_ids
+
+
 def chat_prompt(
     request: ChatCompletionRequest, template: ChatTemplate | None, tokenizer: Tokenizer, limits: Limits
-) -> list[int]:
+) -> Sequence[int]:
     """Token ids of the prompt that the model's chat template makes of the messages.
 
     Raises:
@@ -68,9 +80,7 @@ def chat_prompt(
         add_generation_prompt=request.add_generation_prompt is not False,
         variables=request.chat_template_kwargs,
     )
-    token_ids = tokenizer.encode(text, add_special_tokens=False)
-    _check_length(token_ids, "messages", limits)
-    return token_ids
+    return _encoded(text, "messages", tokenizer, limits, add_special_tokens=False)
 
 
 def _chat_message(message: Message, field: str) -> ChatMessage:
@@ -119,19 +129,33 @@ def _check_ids(token_ids: Sequence[int], field: str, limits: Limits) -> None:
             )
 
 
-def _check_length(token_ids: Sequence[int], field: str, limits: Limits) -> None:
-    if not token_ids:
+def _encoded(text: str, field: str, tokenizer: Tokenizer, limits: Limits, *, add_special_tokens: bool) -> Sequence[int]:
+    fewest = tokenizer.fewest_tokens(text)
+    if fewest + 1 > limits.max_tokens:  # told by its length alone: a huge text would take seconds to encode
+        raise _too_long(f"at least {fewest}", field, limits)
+    token_ids = tokenizer.encode(text, add_special_tokens=add_special_tokens)
+    _check_length(len(token_ids), field, limits)
+    return token_ids
+
+
+def _check_length(num_tokens: int, field: str, limits: Limits) -> None:
+    if num_tokens == 0:
         raise InvalidRequest(
             f"{field}: the prompt is empty; at least one token is needed", param=field, code="invalid_value"
         )
-    if len(token_ids) + 1 <= limits.max_tokens:
-        return
+    if num_tokens + 1 > limits.max_tokens:
+        raise _too_long(str(num_tokens), field, limits)
+
+
+def _too_long(num_tokens: str, field: str, limits: Limits) -> InvalidRequest:
     if limits.max_model_len <= limits.kv_tokens:
         bound = f"this model's maximum context length is {limits.max_model_len} tokens"
+        remedy = "shorten it"
     else:
         bound = f"this server's KV cache holds {limits.kv_tokens} tokens"
-    raise InvalidRequest(
-        f"{bound}, but the prompt has {len(token_ids)} and needs room for at least one more; shorten it",
+        remedy = "shorten it, or give the server more with --kv-cache-memory or --num-kv-blocks"
+    return InvalidRequest(
+        f"{bound}, but the prompt has {num_tokens} and needs room for at least one more; {remedy}",
         param=field,
         code="context_length_exceeded",
     )

@@ -4,6 +4,7 @@ import asyncio
 import time
 import uuid
 from collections.abc import Callable
+from contextlib import aclosing
 from dataclasses import dataclass, field
 
 from fastapi import FastAPI
@@ -14,7 +15,7 @@ from starlette.types import ASGIApp
 
 from tidegate_contract.admin import ServerState
 from tidegate_server.api.admission import Admission
-from tidegate_server.api.body import read_body, unless_client_leaves
+from tidegate_server.api.body import unless_client_leaves
 from tidegate_server.api.chat import chat_events, whole_chat
 from tidegate_server.api.completions import completion_events, whole_completion
 from tidegate_server.api.envelope import (
@@ -24,10 +25,10 @@ from tidegate_server.api.envelope import (
     on_request_error,
     on_unexpected_error,
 )
-from tidegate_server.api.generation import Generation, Service
+from tidegate_server.api.generation import Generation, RunningGeneration, Service
 from tidegate_server.api.lifecycle import Lifecycle
 from tidegate_server.api.openapi import describe
-from tidegate_server.api.prompts import chat_prompt, completion_prompts
+from tidegate_server.api.prompts import chat_prompt, completion_prompts, separate_prompts
 from tidegate_server.api.sampling import wanted_by_chat, wanted_by_completion
 from tidegate_server.api.schema import (
     ChatCompletionRequest,
@@ -36,8 +37,7 @@ from tidegate_server.api.schema import (
     ModelCard,
     ModelList,
     RequestT,
-    decode_request,
-    fields_given,
+    decode_json,
 )
 from tidegate_server.api.sse import EventStream
 from tidegate_server.api.unsupported import UnknownFields
@@ -45,8 +45,8 @@ from tidegate_server.errors import Overloaded, RequestError, UnknownModel
 from tidegate_server.metrics import ServerMetrics
 from tidegate_server.version import server_version
 
-# Tokenizing less than this takes under a millisecond; more of it would hold up the streams of others.
-LARGE_BODY_BYTES = 16 << 10
+# Tokenizing less than this takes a millisecond or two; more of it would hold up the streams of others.
+LARGE_BODY_BYTES = 4 << 10
 
 
 @dataclass(slots=True)
@@ -89,18 +89,20 @@ class _Routes:
         self._state = state
 
     async def completions(self, request: Request) -> Response:
-        wish, generation = await self._prepared(request, CompletionRequest, _completion)
+        wish, running = await self._submitted(request, CompletionRequest, _completion)
         created = int(time.time())
         if wish.stream:
-            return EventStream(completion_events(generation, created, include_usage=_wants_usage(wish)))
-        return json_response(await unless_client_leaves(request, whole_completion(generation, created)))
+            return EventStream(completion_events(running, created, include_usage=_wants_usage(wish)), running.aclose)
+        async with aclosing(running):
+            return json_response(await unless_client_leaves(request, whole_completion(running, created)))
 
     async def chat_completions(self, request: Request) -> Response:
-        wish, generation = await self._prepared(request, ChatCompletionRequest, _chat)
+        wish, running = await self._submitted(request, ChatCompletionRequest, _chat)
         created = int(time.time())
         if wish.stream:
-            return EventStream(chat_events(generation, created, include_usage=_wants_usage(wish)))
-        return json_response(await unless_client_leaves(request, whole_chat(generation, created)))
+            return EventStream(chat_events(running, created, include_usage=_wants_usage(wish)), running.aclose)
+        async with aclosing(running):
+            return json_response(await unless_client_leaves(request, whole_chat(running, created)))
 
     async def models(self) -> Response:
         return json_response(ModelList(data=[_card(self._state.ready_service())]))
@@ -114,41 +116,44 @@ class _Routes:
         lifecycle = self._state.lifecycle
         if lifecycle.state in (ServerState.READY, ServerState.DRAINING):
             return JSONResponse({"status": "ok"})
-        return error_response(Overloaded(lifecycle.because, code=lifecycle.state.value))
+        return error_response(lifecycle.refusal())
 
     async def version(self) -> Response:
         return JSONResponse({"version": server_version()})
 
-    async def _prepared(
+    async def _submitted(
         self, request: Request, kind: type[RequestT], prepare: Callable[[RequestT, Service], Generation]
-    ) -> tuple[RequestT, Generation]:
-        """A request read and checked; what is wrong with it counts as refused."""
+    ) -> tuple[RequestT, RunningGeneration]:
+        """A request that was read and checked and that the engine has; one with something wrong counts as refused."""
         service = self._state.ready_service()
-        body = await read_body(request)
+        body = await request.body()
 
         def prepared() -> tuple[RequestT, Generation]:
-            wish = decode_request(body, kind)
-            self._state.unknown_fields.check(fields_given(body), kind)
+            wish = decode_json(body, kind)
+            self._state.unknown_fields.check(body, wish)
             if wish.model is not None:
                 _check_model(wish.model, service)
             return wish, prepare(wish, service)
 
         try:
-            return prepared() if len(body) < LARGE_BODY_BYTES else await asyncio.to_thread(prepared)
+            wish, generation = prepared() if len(body) < LARGE_BODY_BYTES else await asyncio.to_thread(prepared)
+            return wish, await generation.submit()
         except RequestError:
             self._state.metrics.request_refused()
             raise
 
 
 def _completion(wish: CompletionRequest, service: Service) -> Generation:
-    prompts = completion_prompts(wish, service.tokenizer, service.limits)
-    wanted = wanted_by_completion(wish, len(prompts), service.limits)
+    given = separate_prompts(wish)
+    wanted = wanted_by_completion(wish, len(given), service.limits)  # first, so that no thousand prompts are encoded
+    prompts = completion_prompts(given, service.tokenizer, service.limits)
     return Generation(f"cmpl-{uuid.uuid4().hex}", service, prompts, wanted)
 
 
 def _chat(wish: ChatCompletionRequest, service: Service) -> Generation:
+    wanted = wanted_by_chat(wish, service.limits)
     prompt = chat_prompt(wish, service.template, service.tokenizer, service.limits)
-    return Generation(f"chatcmpl-{uuid.uuid4().hex}", service, [prompt], wanted_by_chat(wish, service.limits))
+    return Generation(f"chatcmpl-{uuid.uuid4().hex}", service, [prompt], wanted)
 
 
 def _check_model(name: str, service: Service) -> None:

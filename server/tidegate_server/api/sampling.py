@@ -13,6 +13,8 @@ MAX_CHOICES = 128  # `n` times the number of prompts
 MAX_LOGPROBS = 20
 MAX_STOP_STRINGS = 64
 MAX_STOP_LENGTH = 1024  # characters
+MAX_STOP_TOKEN_IDS = 1024  # each choice brings them to the engine, where each step under `min_tokens` forbids them
+LARGEST_TEMPERATURE = 3.4028234663852886e38  # of fp32, which logits are divided in; far below it all are alike
 SEED_RANGE = range(-(2**63), 2**63)
 MAX_PRIORITY = 2**31 - 1  # of either sign
 
@@ -24,6 +26,7 @@ class Limits:
     max_model_len: int  # tokens of prompt and output together
     kv_tokens: int  # tokens that all KV blocks hold
     vocab_size: int
+    eos_token_ids: tuple[int, ...] = ()
 
     @property
     def max_tokens(self) -> int:
@@ -85,13 +88,11 @@ def wanted_by_chat(request: ChatCompletionRequest, limits: Limits) -> Wanted:
     Raises:
         InvalidRequest: a value out of range; `param` names the field.
     """
-    logprobs = None
-    if request.top_logprobs is not None:
-        if not request.logprobs:
-            raise InvalidRequest("top_logprobs needs logprobs to be true", param="top_logprobs", code="invalid_value")
-        _between("top_logprobs", request.top_logprobs, 0, MAX_LOGPROBS)
-    if request.logprobs:
-        logprobs = request.top_logprobs or 0
+    num_top = _or(request.top_logprobs, 0)
+    _between("top_logprobs", num_top, 0, MAX_LOGPROBS)
+    if num_top > 0 and not request.logprobs:
+        raise InvalidRequest("top_logprobs needs logprobs to be true", param="top_logprobs", code="invalid_value")
+    logprobs = num_top if request.logprobs else None
     if request.max_completion_tokens is not None:
         return _wanted(request, request.max_completion_tokens, "max_completion_tokens", logprobs, 1, limits)
     return _wanted(request, request.max_tokens, "max_tokens", logprobs, 1, limits)
@@ -116,6 +117,9 @@ def _wanted(
     _at_least("min_tokens", min_tokens, 0)
     if max_tokens is not None and min_tokens > max_tokens:
         raise _out_of_range("min_tokens", f"{min_tokens} is more than {max_tokens_field}, which is {max_tokens}")
+    stop_token_ids = _token_ids(request.stop_token_ids or (), limits.vocab_size)
+    if min_tokens > 0:
+        _check_something_is_left(stop_token_ids, bool(request.ignore_eos), limits)
     if request.stream_options is not None and not request.stream:
         raise InvalidRequest(
             "stream_options is only allowed when stream is true", param="stream_options", code="invalid_value"
@@ -126,9 +130,9 @@ def _wanted(
         stop=_stop_strings(request.stop),
         temperature=_temperature(request.temperature),
         top_p=_top_p(request.top_p),
-        top_k=_top_k(request.top_k),
+        top_k=_top_k(request.top_k, limits.vocab_size),
         seed=_seed(request.seed),
-        stop_token_ids=_token_ids(request.stop_token_ids or (), limits.vocab_size),
+        stop_token_ids=stop_token_ids,
         ignore_eos=bool(request.ignore_eos),
         min_tokens=min_tokens,
         logprobs=logprobs,
@@ -146,7 +150,7 @@ def _temperature(value: float | None) -> float:
         return 1.0
     if not (math.isfinite(value) and value >= 0):
         raise _out_of_range("temperature", f"{value} is not a number of at least 0")
-    return value
+    return min(value, LARGEST_TEMPERATURE)
 
 
 def _top_p(value: float | None) -> float:
@@ -157,12 +161,12 @@ def _top_p(value: float | None) -> float:
     return value
 
 
-def _top_k(value: int | None) -> int | None:
+def _top_k(value: int | None, vocab_size: int) -> int | None:
     if value is None or value in (-1, 0):
         return None
     if value < -1:
         raise _out_of_range("top_k", f"{value} is neither a number of tokens nor -1, which means all")
-    return value
+    return min(value, vocab_size)
 
 
 def _seed(value: int | None) -> int | None:
@@ -187,7 +191,21 @@ def _stop_strings(stop: str | list[str] | None) -> tuple[str, ...]:
 def _token_ids(token_ids: Sequence[int], vocab_size: int) -> tuple[int, ...]:
     for index, token_id in enumerate(token_ids):
         _between(f"stop_token_ids[{index}]", token_id, 0, vocab_size - 1)
-    return tuple(token_ids)
+    different = tuple(dict.fromkeys(token_ids))
+    if len(different) > MAX_STOP_TOKEN_IDS:
+        raise _out_of_range("stop_token_ids", f"{len(different)} tokens are more than {MAX_STOP_TOKEN_IDS}")
+    return different
+
+
+def _check_something_is_left(stop_token_ids: Sequence[int], ignore_eos: bool, limits: Limits) -> None:
+    """Refuse a request that no token could be drawn for before its `min_tokens`."""
+    ends = {*stop_token_ids, *(() if ignore_eos else limits.eos_token_ids)}
+    if ends.issuperset(range(limits.vocab_size)):
+        raise _out_of_range(
+            "min_tokens",
+            "nothing is left to draw, since stop_token_ids and the end tokens are the whole vocabulary: "
+            "leave min_tokens out, or give fewer stop_token_ids",
+        )
 
 
 def _at_least(field: str, value: int, least: int) -> None:

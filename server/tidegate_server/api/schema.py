@@ -187,36 +187,35 @@ class ErrorReply(msgspec.Struct, frozen=True, kw_only=True):
 
 # Reading.
 
+T = TypeVar("T")
 RequestT = TypeVar("RequestT", bound=GenerationRequest)
 
 _PATH_IN_MESSAGE = re.compile(r" - at `(?:key in )?\$\.?([^`]*)`$")
 
 
-def decode_request(body: bytes, kind: type[RequestT]) -> RequestT:
-    """One request from its JSON text.
+def decode_json(text: bytes | msgspec.Raw, kind: type[T], path: str = "") -> T:
+    """A body, or a part of one: what was passed over as unknown may turn out to be no JSON when it is looked at.
+
+    Args:
+        path: of the part in the body.
 
     Raises:
         InvalidRequest: not JSON, or a field is missing or of the wrong type; `param` is the field's path.
     """
     try:
-        return msgspec.json.decode(body, type=kind)
+        return msgspec.json.decode(text, type=kind)
     except msgspec.ValidationError as error:
-        raise _wrong_field(str(error)) from error
+        raise _wrong_field(str(error), path) from error
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise InvalidRequest(f"the body is not valid JSON: {error}", code="invalid_json") from error
 
 
-def _wrong_field(problem: str) -> InvalidRequest:
+def _wrong_field(problem: str, path: str) -> InvalidRequest:
     found = _PATH_IN_MESSAGE.search(problem)
-    path = found[1] if found else ""
+    path += found[1] if found else ""
     if missing := re.match(r"Object missing required field `([^`]+)`", problem):
         field = f"{path}.{missing[1]}" if path else missing[1]
         return InvalidRequest(f"the field {field} is required", param=field, code="missing_required_parameter")
     words = _PATH_IN_MESSAGE.sub("", problem)
     message = f"{path}: {words}" if path else f"the body: {words}"
     return InvalidRequest(message, param=path or None, code="invalid_type")
-
-
-def fields_given(body: bytes) -> dict[str, msgspec.Raw]:
-    """The names of a body's fields with their undecoded values; call it after `decode_request` took the body."""
-    return msgspec.json.decode(body, type=dict[str, msgspec.Raw])

@@ -1,17 +1,24 @@
 """Fields of a request that this server does not take: refused when they would change the answer, else noted."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Final
 
 import msgspec
 import structlog
 
-from tidegate_server.api.schema import GenerationRequest
+from tidegate_server.api.schema import (
+    ChatCompletionRequest,
+    ContentPart,
+    GenerationRequest,
+    Message,
+    StreamOptions,
+    decode_json,
+)
 from tidegate_server.errors import InvalidRequest
 
 log = structlog.get_logger(__name__)
 
-# Values that ask for nothing. `null` and empty values do so for every field.
+# Values that ask for nothing. `null` and empty values do so for every field. A name means the same wherever it stands.
 _NEUTRAL: Final[Mapping[str, tuple[object, ...]]] = {
     "best_of": (1,),
     "echo": (False,),
@@ -46,6 +53,11 @@ _NEUTRAL: Final[Mapping[str, tuple[object, ...]]] = {
     "use_beam_search": (False,),
     "truncate_prompt_tokens": (),
     "prompt_embeds": (),
+    # of messages
+    "tool_calls": (),
+    "refusal": (),
+    # of stream_options
+    "continuous_usage_stats": (False,),
 }
 
 # Fields that say nothing about the tokens of the answer.
@@ -62,10 +74,14 @@ _HARMLESS: Final = frozenset(
         "reasoning_effort",
         "verbosity",
         "request_id",
+        "annotations",
+        "include_obfuscation",
     }
 )
 
 MAX_NOTED_FIELDS = 100  # a client that invents names must not fill the log or the memory
+
+_Fields = dict[str, msgspec.Raw]
 
 
 class UnknownFields:
@@ -74,26 +90,46 @@ class UnknownFields:
     def __init__(self) -> None:
         self._noted: set[str] = set()
 
-    def check(self, given: Mapping[str, msgspec.Raw], kind: type[GenerationRequest]) -> None:
-        """Look at the fields of one body that `kind` does not have.
+    def check(self, body: bytes, request: GenerationRequest) -> None:
+        """Look at the fields of a body that `request`, which was read from it, does not have.
 
         Raises:
-            InvalidRequest: one of them would change the answer, so it may not be passed over.
+            InvalidRequest: one of them would change the answer, so it may not be passed over; or it is no JSON.
         """
-        for name in given.keys() - set(kind.__struct_fields__):
+        fields = decode_json(body, _Fields)
+        self._check(fields, "", type(request))
+        if request.stream_options is not None:
+            self._check(decode_json(fields["stream_options"], _Fields), "stream_options.", StreamOptions)
+        if isinstance(request, ChatCompletionRequest):
+            self._check_messages(request.messages, decode_json(fields["messages"], list[_Fields]))
+
+    def _check_messages(self, messages: Sequence[Message], fields_of: Sequence[_Fields]) -> None:
+        for index, (message, fields) in enumerate(zip(messages, fields_of, strict=True)):
+            self._check(fields, f"messages[{index}].", Message)
+            if isinstance(message.content, list):
+                for number, part in enumerate(decode_json(fields["content"], list[_Fields])):
+                    if message.content[number].type == "text":  # other kinds are refused as a whole
+                        self._check(part, f"messages[{index}].content[{number}].", ContentPart)
+
+    def _check(self, fields: _Fields, path: str, kind: type[msgspec.Struct]) -> None:
+        for name, raw in fields.items():
+            if name in kind.__struct_fields__:
+                continue
             if name in _NEUTRAL:
-                _refuse_unless_neutral(name, given[name])
+                _refuse_unless_neutral(name, raw, path)
             elif name not in _HARMLESS and name not in self._noted and len(self._noted) < MAX_NOTED_FIELDS:
                 self._noted.add(name)
                 log.warning("request_field_ignored", field=name[:100], note="not known here; noted once")
 
 
-def _refuse_unless_neutral(name: str, raw: msgspec.Raw) -> None:
-    value: object = msgspec.json.decode(raw)
+def _refuse_unless_neutral(name: str, raw: msgspec.Raw, path: str) -> None:
+    value = decode_json(raw, object, f"{path}{name}")
     if value in (None, "", [], {}) and not isinstance(value, bool | int | float):
         return
     if value in _NEUTRAL[name]:
         return
     raise InvalidRequest(
-        f"{name} is not supported by this server; leave the field out", param=name, code="unsupported_parameter"
+        f"{path}{name} is not supported by this server; leave the field out",
+        param=f"{path}{name}",
+        code="unsupported_parameter",
     )

@@ -79,6 +79,9 @@ class LoadedRunner(Runner, Protocol):
     def max_model_len(self) -> int: ...  # tokens, prompt and output together
 
     @property
+    def lowered_from(self) -> int | None: ...  # the model's own context, when the KV blocks could not hold it
+
+    @property
     def num_kv_blocks(self) -> int: ...  # usable ones, ids 1 to this number: the null block is not counted
 
     @property

@@ -105,10 +105,12 @@ class EngineClient:
             InvalidRequest: it can never run; the message says what to change.
             Overloaded: the engine is still loading, shutting down, or gone.
         """
-        if self._is_stopping or self.failure is not None:
-            raise Overloaded("The engine of this server has stopped; try again, another server may answer.")
+        if self.failure is not None:
+            raise Overloaded("The engine of this server has failed; send the request again.", code="engine_failed")
+        if self._is_stopping:
+            raise Overloaded("The engine of this server has stopped; send the request again.", code="draining")
         if self._capacity is None:
-            raise Overloaded("The model is still loading; try again in a moment.")
+            raise Overloaded("The model is still loading; try again in a moment.", code="starting")
         problem = refusal(prompt_token_ids, sampling, self._capacity)
         if problem is not None:
             raise InvalidRequest(problem)

@@ -21,7 +21,7 @@ log: structlog.stdlib.BoundLogger = structlog.get_logger(__name__)
 
 Clock = Callable[[], float]
 
-# So many steps in a row in which every request failed: the fault is the engine's, not the requests'.
+# So many steps in a row in which nothing could be run: the fault is the engine's, not the requests'.
 MAX_FAILED_STEPS: Final = 5
 # The percentile sorts every waiting request, so it is not taken anew in every step.
 _PERCENTILE_EVERY_S: Final = 0.1
@@ -133,8 +133,12 @@ class Engine:
 
     def _run(self, batch: Batch) -> tuple[tuple[SampledToken, ...], dict[str, str]]:
         """Run the batch; if that fails, find out whose fault it is. Gives tokens, and errors by request id."""
-        sampled, errors = run_apart(self._runner, batch)
-        if len(errors) < len(batch.scheduled):
+        sampled, failures = run_apart(self._runner, batch)
+        errors = {request_id: _told(failure) for request_id, failure in failures.items()}
+        # Bad logits are what a forward pass gave: it ran, and a prompt that the model overflows on, sent again and
+        # again, must not end the engine for everybody.
+        has_run = len(errors) < len(batch.scheduled) or any(isinstance(each, BadLogits) for each in failures.values())
+        if has_run:
             self._num_failed_steps = 0
             return sampled, errors
         self._num_failed_steps += 1
@@ -144,10 +148,13 @@ class Engine:
         return sampled, errors
 
 
-def run_apart(runner: LoadedRunner, batch: Batch) -> tuple[tuple[SampledToken, ...], dict[str, str]]:
+def run_apart(runner: LoadedRunner, batch: Batch) -> tuple[tuple[SampledToken, ...], dict[str, Exception]]:
     """Run a batch such that one bad request fails alone: first whole, and if that fails, one request at a time.
 
     Running a request's share again writes the same values to the same slots, so what the failed try left is harmless.
+
+    Returns:
+        The tokens, and by request id what failed.
 
     Raises:
         RunnerBroken: passed on; trying again cannot help.
@@ -162,7 +169,7 @@ def run_apart(runner: LoadedRunner, batch: Batch) -> tuple[tuple[SampledToken, .
                 "step_failed", step=batch.step, error=one_line(error), next="each of its requests runs again, alone"
             )
     sampled: list[SampledToken] = []
-    errors: dict[str, str] = {}
+    failures: dict[str, Exception] = {}
     for share in batch.scheduled:
         alone = Batch(step=batch.step, scheduled=(share,), preempted=batch.preempted)
         try:
@@ -170,11 +177,16 @@ def run_apart(runner: LoadedRunner, batch: Batch) -> tuple[tuple[SampledToken, .
         except RunnerBroken:
             raise
         except Exception as error:
-            errors[share.request_id] = error.message if isinstance(error, BadLogits) else one_line(error)
+            failures[share.request_id] = error
             log.exception(
                 "request_failed", request_id=share.request_id, step=batch.step, next="its client gets the error"
             )
-    return tuple(sampled), errors
+    return tuple(sampled), failures
+
+
+def _told(failure: Exception) -> str:
+    """A request's failure in words for its client."""
+    return failure.message if isinstance(failure, BadLogits) else one_line(failure)
 
 
 def _checked_run(runner: LoadedRunner, batch: Batch) -> tuple[SampledToken, ...]:

@@ -90,6 +90,7 @@ def ready_message(runner: LoadedRunner, load_time_s: float) -> EngineReady:
         exact=None if runner.exactness is None else runner.exactness.is_exact,
         inexact_ops=() if runner.exactness is None else runner.exactness.inexact_ops,
         eos_token_ids=runner.eos_token_ids,
+        lowered_from=runner.lowered_from,
     )
 
 

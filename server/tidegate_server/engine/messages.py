@@ -56,6 +56,7 @@ class EngineReady(msgspec.Struct, frozen=True, kw_only=True, tag="ready"):
     exact: bool | None = None  # what the start-up probe found; None: not probed
     inexact_ops: tuple[str, ...] = ()  # what gave rows other bits in another batch
     eos_token_ids: tuple[int, ...] = ()
+    lowered_from: int | None = None  # the model's own context, when the KV blocks could not hold it
 
 
 class EngineFailed(msgspec.Struct, frozen=True, kw_only=True, tag="failed"):

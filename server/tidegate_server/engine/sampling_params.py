@@ -10,7 +10,7 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True):
     """
 
     max_tokens: int  # tokens to generate, at least 1
-    temperature: float = 1.0  # 0: greedy
+    temperature: float = 1.0  # 0: greedy; a finite number in fp32
     top_p: float = 1.0  # (0, 1]
     top_k: int | None = None  # keep the k most probable tokens; None: all
     seed: int | None = None  # None: the engine draws one when the request arrives

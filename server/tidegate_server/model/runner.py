@@ -34,6 +34,7 @@ class ModelRunner:
     kv_cache: KvCache
     torch_device: torch.device
     max_model_len: int
+    lowered_from: int | None
     num_kv_blocks: int
     block_size: int
     dtype: str
@@ -89,6 +90,7 @@ def load_runner(settings: EngineSettings, files: ModelFiles) -> ModelRunner:
         kv_cache=_allocate(model.config, plan, settings, model.dtype, device),
         torch_device=device,
         max_model_len=plan.max_model_len,
+        lowered_from=plan.lowered_from,
         num_kv_blocks=plan.num_blocks,
         block_size=settings.block_size,
         dtype=str(model.dtype).removeprefix("torch."),

@@ -12,6 +12,7 @@ from tidegate_server.gguf_file import GgufFile
 from tidegate_server.text.byte_alphabet import BYTE_OF_CHARACTER
 from tidegate_server.text.detokenizer import ByteLevelDetokenizer, Detokenizer, WindowedDetokenizer
 from tidegate_server.text.gguf_tokenizer import build_gguf_tokenizer
+from tidegate_server.text.token_bound import token_bound
 
 # A chat reply shows the bytes of up to 20 candidates per token; the common ones come again and again.
 TOKEN_BYTES_CACHE_SIZE = 1 << 16
@@ -31,6 +32,7 @@ class Tokenizer:
         self._special_ids = frozenset(
             token_id for token_id, token in backend.get_added_tokens_decoder().items() if token.special
         )
+        self._bound = token_bound(backend)
         self.token_bytes = lru_cache(maxsize=TOKEN_BYTES_CACHE_SIZE)(self._token_bytes)
 
     @property
@@ -46,7 +48,13 @@ class Tokenizer:
             add_special_tokens: put before and after it what the model was trained with. A rendered chat template
                 holds them already.
         """
-        return list(self._backend.encode(text, add_special_tokens=add_special_tokens).ids)
+        # As a batch of one, which is encoded without Python's lock: streams go on beside a text of megabytes.
+        (encoding,) = self._backend.encode_batch_fast([text], add_special_tokens=add_special_tokens)
+        return list(encoding.ids)
+
+    def fewest_tokens(self, text: str) -> int:
+        """A number of tokens that a text has at least, found without encoding it."""
+        return 0 if self._bound is None else self._bound.fewest_tokens(text)
 
     def decode(self, token_ids: Sequence[int]) -> str:
         """The text of all tokens at once, special ones left out."""

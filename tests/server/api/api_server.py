@@ -10,7 +10,7 @@ from typing import Self, TypeVar
 from prometheus_client.parser import text_string_to_metric_families
 
 from tests.server.api.echo_engine import EchoEngine
-from tests.server.text.byte_tokenizer import VOCAB_SIZE, byte_template, byte_tokenizer
+from tests.server.text.byte_tokenizer import END, VOCAB_SIZE, byte_template, byte_tokenizer
 from tidegate_server.api.generation import Service
 from tidegate_server.api.http_server import HttpServer
 from tidegate_server.api.lifecycle import Lifecycle
@@ -32,7 +32,9 @@ class ApiServer:
 
     def __init__(self, *, ready: bool = True, max_model_len: int = 256, kv_tokens: int = 1024) -> None:
         self._ready = ready
-        self._limits = Limits(max_model_len=max_model_len, kv_tokens=kv_tokens, vocab_size=VOCAB_SIZE)
+        self._limits = Limits(
+            max_model_len=max_model_len, kv_tokens=kv_tokens, vocab_size=VOCAB_SIZE, eos_token_ids=(END,)
+        )
         self._listener: socket.socket = bind("127.0.0.1", 0, "--port")
         self.url = f"http://127.0.0.1:{self._listener.getsockname()[1]}"
         self._thread = threading.Thread(target=lambda: asyncio.run(self._run()))

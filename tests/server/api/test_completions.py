@@ -37,6 +37,8 @@ def test_prompts_times_choices_come_in_order(server: ApiServer, client: openai.O
     assert reply.usage is not None
     assert reply.usage.prompt_tokens == 3, "a prompt counts once, however many choices it has"
     assert reply.usage.completion_tokens == 2 + 2 + 3 + 3
+    assert server.count("tidegate_prompt_length_tokens_count") == 2
+    assert server.count("tidegate_prompt_length_tokens_sum") == server.count("tidegate_prompt_tokens_total") == 3
 
 
 @pytest.mark.parametrize("tokens_per_step", [1, 2, 3, 100])

@@ -9,7 +9,9 @@ import openai
 import pytest
 
 from tests.server.api.api_server import MODEL, ApiServer
-from tests.server.api.echo_engine import CRASH_TOKEN
+from tests.server.api.echo_engine import CRASH_TOKEN, EchoStream
+from tests.server.api.half_request import everything_of, half_sent
+from tidegate_server.errors import Overloaded
 
 COMPLETIONS = "/v1/completions"
 CHAT = "/v1/chat/completions"
@@ -60,6 +62,7 @@ WRONG_FIELDS = [
     (COMPLETIONS, {"prompt": "a", "stop": [1]}, "stop[0]"),
     (COMPLETIONS, {"prompt": "a", "stop_token_ids": [258]}, "stop_token_ids[0]"),
     (COMPLETIONS, {"prompt": "a", "min_tokens": 17}, "min_tokens"),
+    (COMPLETIONS, {"prompt": "a", "min_tokens": 1, "stop_token_ids": list(range(258))}, "min_tokens"),
     (COMPLETIONS, {"prompt": "a", "logprobs": 21}, "logprobs"),
     (COMPLETIONS, {"prompt": "a", "logprobs": True}, "logprobs"),
     (COMPLETIONS, {"prompt": "a", "stream_options": {"include_usage": True}}, "stream_options"),
@@ -84,6 +87,15 @@ WRONG_FIELDS = [
     (CHAT, {"messages": [USER], "max_completion_tokens": 0}, "max_completion_tokens"),
     (CHAT, {"messages": [USER], "top_logprobs": 3}, "top_logprobs"),
     (CHAT, {"messages": [USER], "logprobs": True, "top_logprobs": 21}, "top_logprobs"),
+    (CHAT, {"messages": [{**USER, "tool_calls": [{"id": "a"}]}]}, "messages[0].tool_calls"),
+    (CHAT, {"messages": [USER, {**USER, "function_call": {"name": "f"}}]}, "messages[1].function_call"),
+    (CHAT, {"messages": [{"role": "assistant", "content": None, "tool_calls": [{}]}]}, "messages[0].tool_calls"),
+    (CHAT, {"messages": [{"role": "tool", "content": "x", "tool_call_id": "a"}]}, "messages[0].role"),
+    (
+        CHAT,
+        {"messages": [USER], "stream": True, "stream_options": {"continuous_usage_stats": True}},
+        "stream_options.continuous_usage_stats",
+    ),
     (CHAT, {"messages": [USER], "tools": [{"type": "function"}]}, "tools"),
     (CHAT, {"messages": [USER], "response_format": {"type": "json_object"}}, "response_format"),
 ]
@@ -131,10 +143,48 @@ def test_fields_that_ask_for_nothing_are_taken(http: httpx.Client) -> None:
     assert http.post(CHAT, json={"messages": [USER], **NEUTRAL}).status_code == 200
 
 
-@pytest.mark.parametrize("body", [b"{", b"", b"\xff\xfe", b"not json", b'{"prompt": "a"} x', b'{"prompt": "\xff"}'])
+def test_nested_fields_that_ask_for_nothing_are_taken(http: httpx.Client) -> None:
+    reply: dict[str, object] = {"role": "assistant", "content": "x", "refusal": None, "tool_calls": [], "odd": 1}
+    text_part = {"role": "user", "content": [{"type": "text", "text": "x", "cache_control": {"type": "ephemeral"}}]}
+    options = {"include_usage": True, "continuous_usage_stats": False, "include_obfuscation": False}
+    body = {"messages": [reply, text_part], "top_logprobs": 0, "stream": True, "stream_options": options}
+    assert http.post(CHAT, json=body).status_code == 200
+
+
+INTEGERS = ("max_tokens", "top_k", "n", "seed", "min_tokens", "priority", "logprobs", "stop_token_ids", "prompt")
+
+
+@pytest.mark.parametrize("field", INTEGERS)
+@pytest.mark.parametrize("num_digits", [10, 19, 20, 30, 5000])
+def test_an_integer_of_any_size_gets_an_answer_or_a_400(shared: httpx.Client, field: str, num_digits: int) -> None:
+    for sign in ("", "-"):
+        number = sign + "9" * num_digits
+        given = f"[{number}]" if field in ("stop_token_ids", "prompt") else number
+        reply = shared.post(COMPLETIONS, content=f'{{"prompt": "a", "{field}": {given}}}')
+        assert reply.status_code in (200, 400), reply.text
+
+
+# What decoding the known fields passes over.
+BROKEN_UNKNOWN = [
+    b'{"prompt": "a", "\xff": 1}',
+    b'{"prompt": "a", "suffix": "\xff"}',
+    b'{"prompt": "a", "stream": true, "stream_options": {"\xff": 1}}',
+    b'{"prompt": "a", "tools": ' + b"[" * 5000 + b"]" * 5000 + b"}",
+]
+
+
+@pytest.mark.parametrize(
+    "body", [b"{", b"", b"\xff\xfe", b"not json", b'{"prompt": "a"} x', b'{"prompt": "\xff"}', *BROKEN_UNKNOWN]
+)
 def test_what_is_no_json_is_a_400(shared: httpx.Client, body: bytes) -> None:
     error = error_of(shared.post(COMPLETIONS, content=body), 400)
     assert "JSON" in error["message"]
+
+
+def test_a_number_that_no_float_holds_is_a_400_that_names_its_field(shared: httpx.Client) -> None:
+    for field in ("min_p", "temperature"):
+        body = f'{{"prompt": "a", "{field}": 1e999}}'
+        assert error_of(shared.post(COMPLETIONS, content=body), 400)["param"] == field
 
 
 @pytest.mark.parametrize("body", [b"[]", b"null", b"5", b'"text"'])
@@ -166,8 +216,31 @@ def test_a_prompt_past_the_cache_is_a_400_with_both_numbers() -> None:
         error = error_of(http.post(COMPLETIONS, json={"prompt": "x" * 64}), 400)
         assert error["code"] == "context_length_exceeded"
         assert "KV cache holds 64 tokens" in error["message"]
-        assert "64" in error["message"]
+        assert "--num-kv-blocks" in error["message"]
         assert http.post(COMPLETIONS, json={"prompt": "x" * 63}).status_code == 200
+
+
+@pytest.mark.parametrize("path", [COMPLETIONS, CHAT])
+def test_a_text_that_cannot_fit_is_refused_without_being_encoded(
+    server: ApiServer, http: httpx.Client, monkeypatch: pytest.MonkeyPatch, path: str
+) -> None:
+    service = server.state.service
+    assert service is not None
+    monkeypatch.setattr(service.tokenizer, "encode", lambda *_, **__: 1 / 0)
+    text = "x" * (256 * len("<|start|>"))  # the longest token
+    body = {"prompt": text} if path == COMPLETIONS else {"messages": [{"role": "user", "content": text}]}
+    error = error_of(http.post(path, json=body), 400)
+    assert error["code"] == "context_length_exceeded"
+    assert "the prompt has at least" in error["message"]
+
+
+def test_too_many_prompts_are_refused_before_one_is_encoded(
+    server: ApiServer, http: httpx.Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    service = server.state.service
+    assert service is not None
+    monkeypatch.setattr(service.tokenizer, "encode", lambda *_, **__: 1 / 0)
+    assert error_of(http.post(COMPLETIONS, json={"prompt": ["a"] * 129}), 400)["param"] == "n"
 
 
 def test_routes_that_are_not_there_answer_in_the_envelope(http: httpx.Client) -> None:
@@ -178,9 +251,21 @@ def test_routes_that_are_not_there_answer_in_the_envelope(http: httpx.Client) ->
     assert wrong_method.headers["allow"] == "POST"
 
 
-def test_a_huge_body_is_refused_before_it_is_read(http: httpx.Client, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_huge_body_is_refused_before_it_is_read(
+    server: ApiServer, http: httpx.Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("tidegate_server.api.body.MAX_BODY_BYTES", 1000)
     assert error_of(http.post(COMPLETIONS, json={"prompt": "x" * 2000}), 413)["code"] == "body_too_large"
+    assert server.count("tidegate_requests_total", outcome="refused") == 1
+
+
+def test_a_body_that_does_not_come_is_a_408(server: ApiServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tidegate_server.api.admission.BODY_TIMEOUT_S", 0.01)
+    with half_sent(server.url) as connection:
+        reply = everything_of(connection)
+    assert reply.startswith(b"HTTP/1.1 408")
+    assert b'"body_timeout"' in reply
+    assert server.count("tidegate_requests_total", outcome="refused") == 1
 
 
 def test_a_failing_request_is_a_500_and_the_next_one_is_fine(http: httpx.Client) -> None:
@@ -212,6 +297,32 @@ def test_a_mistake_of_ours_is_a_500_in_the_envelope(
     monkeypatch.setattr(server.engine, "submit", lambda *_: 1 / 0)
     error = error_of(http.post(COMPLETIONS, json={"prompt": "a"}), 500)
     assert error["code"] == "internal_error"
+
+
+def test_a_mistake_of_ours_in_a_stream_is_its_last_event(http: httpx.Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tidegate_server.api.choice_text.ChoiceText.take", lambda *_: 1 / 0)
+    reply = http.post(COMPLETIONS, json={"prompt": "a", "stream": True})
+    (event,) = [event.removeprefix("data: ") for event in reply.text.split("\n\n") if event]
+    assert json.loads(event)["error"]["code"] == "internal_error"
+    assert http.get("/health").status_code == 200
+
+
+@pytest.mark.parametrize("stream", [True, False])
+def test_what_the_engine_does_not_take_gets_a_status(
+    server: ApiServer, http: httpx.Client, monkeypatch: pytest.MonkeyPatch, stream: bool
+) -> None:
+    submit = server.engine.submit
+
+    def first_choice_only(request_id: str, *rest: Any) -> EchoStream:
+        if not request_id.endswith("-0"):
+            raise Overloaded("the engine is gone", code="engine_failed")
+        return submit(request_id, *rest)
+
+    monkeypatch.setattr(server.engine, "submit", first_choice_only)
+    error = error_of(http.post(CHAT, json={"messages": [USER], "n": 2, "stream": stream}), 503)
+    assert error["code"] == "engine_failed"
+    assert not server.engine.open_ids, "no choice is left behind"
+    assert server.count("tidegate_requests_total", outcome="refused") == 1
 
 
 def test_models_are_listed(client: openai.OpenAI, http: httpx.Client) -> None:

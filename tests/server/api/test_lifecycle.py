@@ -10,6 +10,7 @@ import openai
 import pytest
 
 from tests.server.api.api_server import MODEL, ApiServer
+from tests.server.api.half_request import everything_of, half_sent
 from tidegate_contract.admin import ServerState
 from tidegate_server.api.lifecycle import DrainEnd, Lifecycle
 from tidegate_server.errors import EngineError, Overloaded
@@ -59,6 +60,20 @@ def test_a_draining_server_finishes_streams_and_refuses_new_requests(
     assert drained.result(30) is DrainEnd.EMPTY
 
 
+def test_a_half_sent_request_is_not_inside_and_is_refused_when_the_drain_comes(
+    server: ApiServer, http: httpx.Client
+) -> None:
+    with half_sent(server.url) as connection:
+        assert http.get("/health").status_code == 200  # so the server has seen the one before
+        assert server.lifecycle.num_unfinished == 0
+        server.call(server.lifecycle.ask_to_drain)
+        drained = asyncio.run_coroutine_threadsafe(server.lifecycle.drain(0, LONG_S), server.loop)
+        assert drained.result(30) is DrainEnd.EMPTY
+        reply = everything_of(connection)
+    assert reply.startswith(b"HTTP/1.1 503")
+    assert b'"draining"' in reply
+
+
 def test_requests_that_a_stopping_engine_aborts_end_with_an_error(server: ApiServer, client: openai.OpenAI) -> None:
     server.close_gate()
     stream = client.completions.create(model=MODEL, prompt="hello", max_tokens=32, stream=True)
@@ -78,6 +93,16 @@ def test_streams_of_a_crashed_engine_end_with_an_error(server: ApiServer, client
     server.call(lambda: server.lifecycle.failed("the engine process was killed"))
     with httpx.Client(base_url=server.url) as http:
         assert "was killed" in refusal(http).json()["error"]["message"]
+        assert http.get("/health").json()["error"]["code"] == "engine_failed"
+
+
+def test_nothing_of_a_stream_leaves_before_the_first_output(server: ApiServer, http: httpx.Client) -> None:
+    server.close_gate()
+    body = {"messages": [{"role": "user", "content": "hi"}], "stream": True}
+    with http.stream("POST", "/v1/chat/completions", json=body) as reply:
+        server.call(lambda: server.engine.stop(EngineError("the engine process was killed")))
+        (only,) = [line for line in reply.iter_lines() if line]
+    assert "was killed" in only
 
 
 @pytest.mark.parametrize("stream", [True, False])
@@ -178,3 +203,28 @@ def test_a_failed_pod_stays_failed() -> None:
     lifecycle.failed("gone again")
     lifecycle.ask_to_drain()
     assert (lifecycle.state, lifecycle.because) == (ServerState.FAILED, "gone")
+
+
+def test_who_is_still_arriving_hears_at_once_that_the_pod_takes_no_more() -> None:
+    async def test(lifecycle: Lifecycle) -> None:
+        async def arrive() -> None:
+            async with lifecycle.arriving(LONG_S):
+                await asyncio.Event().wait()
+
+        arriving = asyncio.create_task(arrive())
+        await asyncio.sleep(0)
+        lifecycle.failed("gone")
+        with pytest.raises(Overloaded, match="gone") as refused:
+            await arriving
+        assert refused.value.code == "engine_failed"
+
+    run(test)
+
+
+def test_who_has_arrived_as_the_pod_stops_taking_any_is_refused() -> None:
+    async def test(lifecycle: Lifecycle) -> None:
+        with pytest.raises(Overloaded):
+            async with lifecycle.arriving(LONG_S):
+                lifecycle.failed("gone")
+
+    run(test)

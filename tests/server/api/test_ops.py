@@ -166,6 +166,16 @@ def test_a_wrong_drain_call_changes_nothing(port: OpsPort, http: httpx.Client, b
     assert port.drains == []
 
 
+def test_a_drain_call_in_chunks_is_told_to_bring_its_length(port: OpsPort) -> None:
+    port.drains.clear()
+    with httpx.Client(base_url=port.url, timeout=30) as http:
+        reply = http.post(labels.DRAIN_PATH, content=iter([b'{"timeout_s": 1}']))
+        assert (reply.status_code, reply.json()["error"]["code"]) == (411, "length_required")
+        assert reply.headers["connection"] == "close"
+        assert http.get(labels.LIVE_PATH).status_code == 200
+    assert port.drains == []
+
+
 def test_other_paths_and_methods_are_refused(port: OpsPort, http: httpx.Client) -> None:
     assert http.get("/v1/models").status_code == 404
     draining = http.get(labels.DRAIN_PATH)

@@ -40,6 +40,7 @@ class CountingRunner:
     num_kv_blocks: int = 64
     block_size: int = 4
     max_model_len: int = 256
+    lowered_from: int | None = None
     vocab_size: int = 1000
     eos_token_ids: tuple[int, ...] = ()
     mixes: bool = False

@@ -157,8 +157,9 @@ def test_a_broken_engine_fails_every_stream_and_takes_nothing_more() -> None:
         assert engine.failure is not None
         assert engine.failure.code == "EngineCrashed"
         assert engine.snapshot().state is ServerState.FAILED
-        with pytest.raises(Overloaded):
+        with pytest.raises(Overloaded) as refused:
             engine.submit("b", [1], FOREVER)
+        assert refused.value.code == "engine_failed"
 
     with_engine(body)
 
@@ -166,8 +167,9 @@ def test_a_broken_engine_fails_every_stream_and_takes_nothing_more() -> None:
 def test_shutdown_ends_open_streams_with_abort_and_is_no_failure() -> None:
     async def main() -> None:
         engine = LocalEngine(CountingRunner(num_kv_blocks=3000, max_model_len=10_000), EngineSettings())
-        with pytest.raises(Overloaded, match="still loading"):
+        with pytest.raises(Overloaded, match="still loading") as refused:
             engine.submit("early", [1], FOREVER)
+        assert refused.value.code == "starting"
         await engine.ready()
         stream = engine.submit("a", [1], SamplingParams(max_tokens=500))
         await anext(stream)
@@ -177,8 +179,9 @@ def test_shutdown_ends_open_streams_with_abort_and_is_no_failure() -> None:
         await engine.shutdown()
         assert outputs[-1].finish_reason in (FinishReason.ABORT, FinishReason.LENGTH)
         assert not engine.failed.is_set()
-        with pytest.raises(Overloaded, match="has stopped"):
+        with pytest.raises(Overloaded, match="has stopped") as refused:
             engine.submit("late", [1], FOREVER)
+        assert refused.value.code == "draining"
 
     asyncio.run(main())
 

@@ -64,6 +64,17 @@ def test_a_success_in_between_shows_that_the_engine_is_sound() -> None:
     assert driver.tokens("good 14") == [2]
 
 
+def test_requests_with_bad_logits_never_end_the_engine() -> None:
+    driver = Driver()
+    for number in range(2 * MAX_FAILED_STEPS):
+        driver.add(add_request(f"a {number}", [NAN_TOKEN]), add_request(f"b {number}", [NAN_TOKEN]))
+        driver.run()
+        assert driver.last(f"b {number}").finish_reason is FinishReason.ERROR
+    driver.add(add_request("good", [1], max_tokens=1))
+    driver.run()
+    assert driver.tokens("good") == [2]
+
+
 class ForgetfulRunner(CountingRunner):
     """Draws for nobody."""
 

@@ -72,4 +72,5 @@ KINDS = {
     "logprobs": params(temperature=0.0, logprobs=5),
     "logprob of the drawn alone": params(logprobs=0, top_k=3),
     "flat": params(temperature=100.0, top_p=0.999),
+    "as flat as fp32 gets": params(temperature=3.4028234663852886e38, min_tokens=4, stop_token_ids=(7,)),
 }

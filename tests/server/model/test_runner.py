@@ -52,6 +52,12 @@ def test_the_engine_reads_what_it_must_know(runner: ModelRunner, request: pytest
     assert loaded.kernels == ("torch" if is_torch or library is None else f"cpu-{library.isa()}")
 
 
+def test_a_context_that_the_blocks_cannot_hold_is_told(folder: Path, runner: ModelRunner) -> None:
+    assert runner.lowered_from is None
+    lowered = load_runner(replace(SETTINGS, num_kv_blocks=2), resolve_model(str(folder)))
+    assert (lowered.max_model_len, lowered.lowered_from) == (32, 64)
+
+
 def test_only_requests_that_draw_get_a_token(runner: ModelRunner) -> None:
     drawn = draw(
         runner,
