@@ -259,6 +259,13 @@ def read_settings(arguments: Sequence[str], environment: Mapping[str, str]) -> t
     return settings, tuple(_unknown_variables(environment))
 
 
+def as_given(error: InvalidSetting, arguments: Sequence[str], environment: Mapping[str, str]) -> InvalidSetting:
+    """The same error, but named after what gave the value: a variable, or another name of the flag."""
+    given = _given_in(environment) | _given_on(arguments)
+    names = {option.flag: given[option.field].name for option in _options() if option.field in given}
+    return InvalidSetting(names.get(error.flag, error.flag), error.problem)
+
+
 def _options() -> Iterator[Option]:
     for group in OPTIONS.values():
         yield from group
@@ -286,17 +293,15 @@ def _given_on(arguments: Sequence[str]) -> dict[str, _Given]:
         for option in options:
             names = (option.flag, *option.aliases)
             if option.is_switch:
-                group.add_argument(*names, dest=option.field, action="store_const", const="true", help=option.help)
+                group.add_argument(*names, dest=option.field, action=_Keep, nargs=0, help=option.help)
             else:
                 text = f"{option.help}{_default_in_words(option)}"
-                group.add_argument(*names, dest=option.field, metavar=option.metavar, help=text)
+                group.add_argument(*names, dest=option.field, action=_Keep, metavar=option.metavar, help=text)
     namespace, unknown = parser.parse_known_args(arguments)
     if unknown:
         raise InvalidSetting(unknown[0].partition("=")[0], f"there is no such flag{_suggestion(unknown[0])}")
-    given = {
-        option.field: _Given(option.flag, raw)
-        for option in _options()
-        if (raw := getattr(namespace, option.field)) is not None
+    given: dict[str, _Given] = {
+        option.field: value for option in _options() if (value := getattr(namespace, option.field)) is not None
     }
     if namespace.model_argument is not None:
         if MODEL.field in given:
@@ -314,12 +319,26 @@ def _default_in_words(option: Option) -> str:
     return ""
 
 
+class _Keep(argparse.Action):
+    """Keeps a value together with the flag as it was typed: an alias is named by its own name."""
+
+    def __call__(
+        self,
+        parser: argparse.ArgumentParser,
+        namespace: argparse.Namespace,
+        values: str | Sequence[Any] | None,
+        option_string: str | None = None,
+    ) -> None:
+        assert option_string is not None
+        setattr(namespace, self.dest, _Given(option_string, values if isinstance(values, str) else "true"))
+
+
 class _Parser(argparse.ArgumentParser):
     """Raises where argparse would print its usage and exit."""
 
     def error(self, message: str) -> NoReturn:
         if match := re.fullmatch(r"argument ([^:]+): (.*)", message):
-            raise InvalidSetting(match[1].split("/")[0], match[2])
+            raise InvalidSetting(match[1], match[2])
         raise InvalidSetting("tidegate serve", message)
 
 

@@ -76,6 +76,32 @@ def test_a_missing_model_is_one_line_and_a_termination_message(tmp_path: Path) -
     assert "nothing" in left["message"]
 
 
+@pytest.mark.real_model
+@pytest.mark.parametrize(
+    ("arguments", "environment", "start"),
+    [
+        pytest.param(["--max-model-len=999999"], {}, "--max-model-len: 999999 tokens are more than", id="a flag"),
+        pytest.param(["--kv-cache-memory-bytes=1KiB"], {}, "--kv-cache-memory-bytes: ", id="its other name"),
+        pytest.param(
+            ["--num-kv-blocks=4"], {"TIDEGATE_MAX_MODEL_LEN": "512"}, "TIDEGATE_MAX_MODEL_LEN: ", id="a variable"
+        ),
+    ],
+)
+def test_a_setting_that_the_model_shows_to_be_wrong_is_one_line_and_exit_code_2(
+    arguments: list[str], environment: dict[str, str], start: str, tmp_path: Path
+) -> None:
+    message = tmp_path / "termination-log"
+    message.touch()
+    result = run_tidegate(
+        "serve", "--host=127.0.0.1", "--port=0", "--ops-port=0", "--log-level=error",
+        f"--termination-message-path={message}", *arguments, **environment,
+    )  # fmt: skip
+    assert result.returncode == 2
+    assert result.stderr.startswith(f"tidegate: {start}")
+    assert result.stderr.count("\n") == 1
+    assert json.loads(message.read_text())["code"] == "InvalidSetting"
+
+
 def test_a_stop_while_starting_is_well() -> None:
     with RunningServer() as server:
         server.event("loading")

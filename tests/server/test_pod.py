@@ -13,7 +13,7 @@ import pytest
 from tests.server.engine.counting_runner import CountingRunner, load_nothing
 from tidegate_server.engine.exactness import Difference, Exactness, settle_exactness
 from tidegate_server.engine.launch import RunnerFactory
-from tidegate_server.errors import StartError
+from tidegate_server.errors import InvalidSetting, StartError
 from tidegate_server.listeners import bind
 from tidegate_server.model_source import ModelFiles
 from tidegate_server.pod import Listeners, Pod
@@ -114,9 +114,9 @@ def test_a_pod_that_must_be_exact_and_is_not_says_so_and_stops() -> None:
     async def scenario(pod: Running) -> None:
         await asyncio.wait({pod.exit})
 
-    with pytest.raises(StartError, match=r"^--exact: require .*down 8x4 \(a row alone") as stopped:
+    with pytest.raises(InvalidSetting, match=r"^--exact: require .*down 8x4 \(a row alone") as stopped:
         run(scenario, load_what_must_be_exact)
-    assert stopped.value.code == "InvalidSetting"
+    assert stopped.value.flag == "--exact"
 
 
 def test_what_the_probe_found_reaches_the_load_report_and_the_metrics() -> None:
