@@ -17,6 +17,7 @@ ENVIRONMENT_PREFIX = "TIDEGATE_"
 
 TERMINATION_MESSAGE_PATH = Path("/dev/termination-log")  # Kubernetes' default
 
+MIN_MODEL_LEN = 2  # tokens: one to ask with, one to answer
 
 CPU_ISAS = ("auto", "avx2", "avx512", "avx512bf16", "none")
 
@@ -132,6 +133,7 @@ class Option:
 
 
 _NUMBER = values.whole_number(1)
+_LENGTH = values.whole_number(MIN_MODEL_LEN)
 _PORT = values.whole_number(0, 65535)
 
 MODEL = Option("--model", "model_uri", values.text, "what to serve: builtin://, hf://, file:// or a path", "URI")
@@ -169,7 +171,7 @@ OPTIONS: Mapping[str, tuple[Option, ...]] = {
             "try at start if a row's bits depend on its batch: auto says so, require then stops, off does not try",
             "MODE",
         ),
-        Option("--max-model-len", "max_model_len", _NUMBER, "most tokens of prompt and output together", "TOKENS"),
+        Option("--max-model-len", "max_model_len", _LENGTH, "most tokens of prompt and output together", "TOKENS"),
         Option("--seed", "seed", values.whole_number(0, 2**63 - 1), "root of the seeds of requests without one", "N"),
     ),
     "scheduling": (

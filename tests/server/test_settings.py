@@ -29,7 +29,7 @@ VALUES: dict[str, tuple[str, str]] = {
     "--quantization": ("int8", "fp8"),
     "--cpu-isa": ("avx2", "sse"),
     "--exact": ("require", "perhaps"),
-    "--max-model-len": ("2048", "0"),
+    "--max-model-len": ("2048", "1"),
     "--seed": ("7", "-1"),
     "--max-num-seqs": ("8", "many"),
     "--max-num-batched-tokens": ("128", "1.5"),
