@@ -2,13 +2,14 @@
 
 import argparse
 import difflib
+import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
 from enum import Enum, StrEnum
 from pathlib import Path
 from typing import Any, NoReturn
-from urllib.parse import unquote, urlsplit
+from urllib.parse import unquote
 
 from tidegate_server import setting_values as values
 from tidegate_server.errors import InvalidSetting
@@ -105,14 +106,14 @@ class ServerSettings:
 
 
 def name_in_uri(uri: str) -> str:
-    """A model's own name: that of its repository, folder or file."""
+    """A model's own name: that of its repository, folder or file, as it is written. Nothing is looked up."""
     scheme, separator, rest = uri.partition("://")
     if separator and scheme == "hf":
         return rest.partition("@")[0]
     if separator and scheme != "file":
         return rest
-    path = Path(unquote(urlsplit(uri).path)) if separator else Path(uri).expanduser()
-    return path.stem if path.suffix == ".gguf" else path.resolve().name
+    path = Path(os.path.abspath(unquote(rest) if separator else uri))
+    return path.stem if path.suffix == ".gguf" else path.name
 
 
 @dataclass(frozen=True, slots=True)

@@ -208,6 +208,8 @@ def test_the_served_name_is_known_before_the_files_are() -> None:
     assert name_in_uri("builtin://smollm2-135m-instruct") == "smollm2-135m-instruct"
     assert name_in_uri("file:///models/my%20model/") == "my model"
     assert name_in_uri("/models/tiny.gguf") == "tiny"
+    assert name_in_uri("~nosuchuser/tiny") == "tiny"
+    assert name_in_uri("/models/tiny/../other") == "other"
     assert read("--served-model-name=mine").model_name == "mine"
 
 
