@@ -109,6 +109,23 @@ LLAMA3: dict[str, GgufValue] = {
 
 
 @pytest.mark.parametrize(
+    ("metadata", "expected"),
+    [
+        pytest.param({}, [2, 0, 1], id="Llama 3 was trained with it"),
+        pytest.param({"tokenizer.ggml.pre": "gpt-2"}, [0, 1], id="GPT-2 was not"),
+        pytest.param({"tokenizer.ggml.add_bos_token": False}, [0, 1], id="the file says no"),
+        pytest.param({"tokenizer.ggml.pre": "gpt-2", "tokenizer.ggml.add_bos_token": True}, [2, 0, 1], id="or yes"),
+    ],
+)
+def test_the_begin_token_is_there_where_the_model_was_trained_with_it(
+    metadata: dict[str, GgufValue], expected: list[int]
+) -> None:
+    tokenizer = Tokenizer(build_gguf_tokenizer(LLAMA3 | metadata, Path("m.gguf")))
+    assert tokenizer.encode("ab", add_special_tokens=True) == expected
+    assert tokenizer.encode("ab", add_special_tokens=False) == [0, 1]
+
+
+@pytest.mark.parametrize(
     "metadata",
     [
         pytest.param({"tokenizer.ggml.merges": ["a c"]}, id="merges of what is no token"),
