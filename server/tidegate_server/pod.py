@@ -46,7 +46,7 @@ ENGINE_STOP_TIMEOUT_S = 8.0  # the step that runs is finished first; all waits t
 
 @dataclass(frozen=True, slots=True)
 class Listeners:
-    """Bound sockets, not listening yet."""
+    """Listening sockets; what comes in waits until somebody answers."""
 
     api: socket.socket
     ops: socket.socket

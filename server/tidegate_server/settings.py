@@ -130,7 +130,12 @@ class Option:
 
     @property
     def variable(self) -> str:
-        return ENVIRONMENT_PREFIX + self.flag.removeprefix("--").replace("-", "_").upper()
+        return variable_of(self.flag)
+
+
+def variable_of(flag: str) -> str:
+    """The environment variable that means the same as a flag."""
+    return ENVIRONMENT_PREFIX + flag.removeprefix("--").replace("-", "_").upper()
 
 
 _NUMBER = values.whole_number(1)

@@ -42,11 +42,7 @@ class Running:
     async def status(self, path: str, status: int) -> httpx.Response:
         """Ask the ops port until it answers so."""
         while True:
-            try:
-                reply = await self.http.get(self.ops + path)
-            except httpx.ConnectError:  # the port is bound before it listens
-                await asyncio.sleep(0.01)
-                continue
+            reply = await self.http.get(self.ops + path)
             if reply.status_code == status:
                 return reply
             await asyncio.sleep(0.01)
