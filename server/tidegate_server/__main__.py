@@ -4,11 +4,13 @@ Nothing heavy is imported here: a wrong flag is told at once.
 """
 
 import os
+import signal
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from tidegate_server.early_signals import keep_signals
 from tidegate_server.errors import InvalidSetting, StartError
 from tidegate_server.version import server_version
 
@@ -46,6 +48,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def serve(arguments: Sequence[str]) -> int:
     """`tidegate serve`: one pod's server, until it is told to stop."""
+    early_signals = keep_signals()  # first of all: what follows takes its time
+
     from tidegate_server.settings import TERMINATION_MESSAGE_PATH, as_given, read_settings
     from tidegate_server.termination import leave_message
 
@@ -56,7 +60,7 @@ def serve(arguments: Sequence[str]) -> int:
         return _not_started(error, TERMINATION_MESSAGE_PATH)
 
     try:
-        return _run(settings, warnings)
+        return _run(settings, warnings, early_signals)
     except InvalidSetting as error:
         return _not_started(as_given(error, arguments, os.environ), settings.termination_message_path)
     except StartError as error:
@@ -66,7 +70,7 @@ def serve(arguments: Sequence[str]) -> int:
         raise
 
 
-def _run(settings: "ServerSettings", warnings: Sequence[str]) -> int:
+def _run(settings: "ServerSettings", warnings: Sequence[str], early_signals: Sequence[signal.Signals]) -> int:
     import structlog
     import uvloop
 
@@ -84,7 +88,7 @@ def _run(settings: "ServerSettings", warnings: Sequence[str]) -> int:
     from tidegate_server.pod import Listeners, Pod
 
     async def live() -> int:
-        return await Pod(settings, Listeners(api=api_socket, ops=ops_socket)).run()
+        return await Pod(settings, Listeners(api=api_socket, ops=ops_socket)).run(early_signals)
 
     return uvloop.run(live())
 

@@ -3,7 +3,7 @@
 import asyncio
 import os
 import signal
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 
@@ -32,12 +32,14 @@ def load_endless_runner(settings: EngineSettings, files: ModelFiles) -> Counting
 class Running:
     """A pod that runs in this event loop."""
 
-    def __init__(self, settings: ServerSettings, load_runner: RunnerFactory) -> None:
+    def __init__(
+        self, settings: ServerSettings, load_runner: RunnerFactory, early_signals: Sequence[signal.Signals]
+    ) -> None:
         listeners = Listeners(api=bind("127.0.0.1", 0, "--port"), ops=bind("127.0.0.1", 0, "--ops-port"))
         self.api = f"http://127.0.0.1:{listeners.api.getsockname()[1]}"
         self.ops = f"http://127.0.0.1:{listeners.ops.getsockname()[1]}"
         self.http = httpx.AsyncClient(timeout=TIMEOUT_S)
-        self.exit = asyncio.create_task(Pod(settings, listeners, load_runner).run())
+        self.exit = asyncio.create_task(Pod(settings, listeners, load_runner).run(early_signals))
 
     async def status(self, path: str, status: int) -> httpx.Response:
         """Ask the ops port until it answers so."""
@@ -64,6 +66,7 @@ def run(
     notice_s: float = 0.0,
     timeout_s: float = LONG_S,
     message_path: Path = Path("/nowhere"),
+    early_signals: Sequence[signal.Signals] = (),
 ) -> int:
     """Start a pod, play the scenario, and give the pod's exit code."""
 
@@ -74,7 +77,7 @@ def run(
             drain_timeout_s=timeout_s,
             termination_message_path=message_path,
         )
-        running = Running(settings, load_runner)
+        running = Running(settings, load_runner, early_signals)
         async with running.http:
             try:
                 await scenario(running)
@@ -192,6 +195,38 @@ def test_ctrl_c_without_requests_stops_without_the_notice() -> None:
         interrupt()
 
     assert run(scenario, notice_s=LONG_S) == 0
+
+
+@pytest.mark.parametrize("early", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_from_before_the_event_loop_stops_the_start(early: signal.Signals) -> None:
+    async def scenario(pod: Running) -> None:
+        await asyncio.wait({pod.exit})
+
+    assert run(scenario, early_signals=[early], notice_s=LONG_S) == 0
+
+
+@pytest.mark.parametrize("num_iterations", range(5))
+def test_a_stop_in_the_very_moment_in_which_loading_ends_is_well(
+    num_iterations: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    load = Pod._load
+
+    async def load_and_stop(pod: Pod) -> object:
+        model = await load(pod)
+        stop_in(num_iterations, pod)
+        return model
+
+    def stop_in(num_iterations: int, pod: Pod) -> None:
+        if num_iterations == 0:
+            pod._on_terminate()
+        else:
+            asyncio.get_running_loop().call_soon(stop_in, num_iterations - 1, pod)
+
+    async def scenario(pod: Running) -> None:
+        await asyncio.wait({pod.exit})
+
+    monkeypatch.setattr(Pod, "_load", load_and_stop)
+    assert run(scenario) == 0
 
 
 def test_a_model_that_does_not_load_raises_what_the_engine_said() -> None:
