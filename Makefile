@@ -14,7 +14,7 @@ INSTALLED    := $(VENV)/.installed
 .PHONY: help install serve demo demo-clean check format test test-fast test-model test-cluster bench requirements generate clean
 
 help: ## Show this list
-	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1|\2/' | column -t -s '|'
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s  %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 install: $(INSTALLED) ## Make .venv from the pinned, hashed requirement files (about a minute), and the CPU kernels
 

@@ -4,12 +4,18 @@ Nothing heavy is imported here: a wrong flag is told at once.
 """
 
 import os
+import signal
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
 
+from tidegate_server.early_signals import keep_signals
 from tidegate_server.errors import InvalidSetting, StartError
-from tidegate_server.settings import TERMINATION_MESSAGE_PATH, ServerSettings, read_settings
 from tidegate_server.version import server_version
+
+if TYPE_CHECKING:
+    from tidegate_server.settings import ServerSettings
 
 EXIT_FAILED = 1
 EXIT_USAGE = 2
@@ -42,26 +48,29 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def serve(arguments: Sequence[str]) -> int:
     """`tidegate serve`: one pod's server, until it is told to stop."""
+    early_signals = keep_signals()  # first of all: what follows takes its time
+
+    from tidegate_server.settings import TERMINATION_MESSAGE_PATH, as_given, read_settings
     from tidegate_server.termination import leave_message
 
     try:
         settings, warnings = read_settings(arguments, os.environ)
     except InvalidSetting as error:
         # The operator shows it too: extra arguments come from the resource.
-        leave_message(TERMINATION_MESSAGE_PATH, error.code, str(error))
-        return _say(str(error), EXIT_USAGE)
+        return _not_started(error, TERMINATION_MESSAGE_PATH)
 
     try:
-        return _run(settings, warnings)
+        return _run(settings, warnings, early_signals)
+    except InvalidSetting as error:
+        return _not_started(as_given(error, arguments, os.environ), settings.termination_message_path)
     except StartError as error:
-        message = " ".join(str(error).split())
-        leave_message(settings.termination_message_path, error.code, message)
-        if isinstance(error, InvalidSetting):
-            return _say(message, EXIT_USAGE)
-        return _say(f"{error.code}: {message}", EXIT_FAILED)
+        return _not_started(error, settings.termination_message_path)
+    except Exception as error:  # a mistake of ours: Kubernetes hears of it too
+        leave_message(settings.termination_message_path, "ServerCrashed", repr(error))
+        raise
 
 
-def _run(settings: ServerSettings, warnings: Sequence[str]) -> int:
+def _run(settings: "ServerSettings", warnings: Sequence[str], early_signals: Sequence[signal.Signals]) -> int:
     import structlog
     import uvloop
 
@@ -81,9 +90,20 @@ def _run(settings: ServerSettings, warnings: Sequence[str]) -> int:
     from tidegate_server.pod import Listeners, Pod
 
     async def live() -> int:
-        return await Pod(settings, Listeners(api=api_socket, ops=ops_socket)).run()
+        return await Pod(settings, Listeners(api=api_socket, ops=ops_socket)).run(early_signals)
 
     return uvloop.run(live())
+
+
+def _not_started(error: StartError, message_path: Path) -> int:
+    """Tell why, on standard error and to Kubernetes; gives the exit code."""
+    from tidegate_server.termination import leave_message
+
+    message = " ".join(str(error).split())
+    leave_message(message_path, error.code, message)
+    if isinstance(error, InvalidSetting):
+        return _say(message, EXIT_USAGE)
+    return _say(f"{error.code}: {message}", EXIT_FAILED)
 
 
 def _say(message: str, exit_code: int) -> int:

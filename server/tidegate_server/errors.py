@@ -32,6 +32,7 @@ class InvalidSetting(StartError):
     def __init__(self, flag: str, problem: str) -> None:
         super().__init__(f"{flag}: {problem}")
         self.flag = flag
+        self.problem = problem
 
 
 class ModelNotFound(StartError):

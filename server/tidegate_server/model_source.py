@@ -3,13 +3,15 @@
 import hashlib
 import importlib.util
 import os
+import stat
 from dataclasses import dataclass
 from enum import Enum, auto
 from pathlib import Path
-from urllib.parse import unquote, urlsplit
+from urllib.parse import unquote
 
 from tidegate_server.errors import ModelNotFound, ModelNotSupported
 from tidegate_server.gguf_file import MAGIC
+from tidegate_server.settings import name_in_uri
 
 HUB_PATTERNS = ("config.json", "generation_config.json", "*.safetensors", "*.safetensors.index.json", "tokenizer*")
 HUB_PATTERNS_OF_TEXT = ("special_tokens_map.json", "added_tokens.json", "vocab*", "merges.txt", "chat_template*")
@@ -62,16 +64,29 @@ def resolve_model(uri: str) -> ModelFiles:
         ModelNotFound: nothing there, gated, damaged, or the download failed; one line that says what to change.
         ModelNotSupported: a scheme or a kind of file that this server does not read.
     """
+    try:
+        return _resolved(uri)
+    except OSError as error:
+        raise ModelNotFound(
+            f"{uri}: {error.filename or 'its files'} cannot be read: {error.strerror}; "
+            "check the path, its links and permissions, and that its volume is mounted"
+        ) from error
+    except ValueError as error:
+        raise ModelNotFound(f"{uri}: no path can be like this: {error}") from error
+
+
+def _resolved(uri: str) -> ModelFiles:
     scheme, separator, rest = uri.partition("://")
     if not separator:
-        return _local(uri, Path(uri).expanduser())
+        # Not `Path.expanduser`, which raises where there is no such user.
+        return _local(uri, Path(os.path.expanduser(uri)))
     match scheme:
         case "builtin":
             return _builtin(uri, rest)
         case "hf":
             return _hub(uri, rest)
         case "file":
-            return _local(uri, _file_uri_path(uri))
+            return _local(uri, _file_path(uri, rest))
         case "pvc":
             raise ModelNotSupported(
                 f"{uri}: a claim is mounted by the operator, which then passes the path; "
@@ -106,38 +121,30 @@ def _sha256(path: Path) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
-def _file_uri_path(uri: str) -> Path:
-    parts = urlsplit(uri)
-    if parts.netloc not in ("", "localhost"):
+def _file_path(uri: str, rest: str) -> Path:
+    host, slash, path = rest.partition("/")
+    if host not in ("", "localhost"):
         raise ModelNotFound(f"{uri}: a file URI has three slashes before the path, as in file:///models/name")
-    return Path(unquote(parts.path))
+    return Path(unquote(slash + path))
 
 
 def _local(uri: str, path: Path) -> ModelFiles:
-    if path.is_dir():
+    if stat.S_ISDIR(path.stat().st_mode):
         return _local_folder(uri, path)
-    if not path.exists():
-        raise ModelNotFound(f"{uri}: there is no file or folder {path}; check the path and that its volume is mounted")
     if path.suffix != ".gguf":
         raise ModelNotSupported(f"{uri}: {path.name} is neither a folder of safetensors nor a .gguf file")
-    try:
-        with path.open("rb") as file:
-            magic = file.read(len(MAGIC))
-    except OSError as error:
-        raise ModelNotFound(f"{uri}: {path} cannot be read: {error.strerror}") from error
+    with path.open("rb") as file:
+        magic = file.read(len(MAGIC))
     if magic != MAGIC:
         raise ModelNotSupported(f"{uri}: {path.name} is no GGUF file: it does not start with {MAGIC.decode()}")
-    return ModelFiles(uri=uri, path=path, format=ModelFormat.GGUF, name=path.stem, revision=_fingerprint([path]))
+    return ModelFiles(uri=uri, path=path, format=ModelFormat.GGUF, name=name_in_uri(uri), revision=_fingerprint([path]))
 
 
 def _local_folder(uri: str, folder: Path) -> ModelFiles:
-    try:
-        weights = sorted(folder.glob("*.safetensors"))
-        present = {p.name for p in folder.iterdir()}
-    except OSError as error:
-        raise ModelNotFound(f"{uri}: {folder} cannot be read: {error.strerror}") from error
+    present = sorted(path.name for path in folder.iterdir())
+    weights = [folder / name for name in present if name.endswith(".safetensors")]
     if not weights:
-        ggufs = sorted(name for name in present if name.endswith(".gguf"))
+        ggufs = [name for name in present if name.endswith(".gguf")]
         hint = f"; name its file, such as {folder / ggufs[0]}" if ggufs else ""
         raise ModelNotFound(f"{uri}: {folder} holds no *.safetensors{hint}")
     if "config.json" not in present:
@@ -146,7 +153,7 @@ def _local_folder(uri: str, folder: Path) -> ModelFiles:
         uri=uri,
         path=folder,
         format=ModelFormat.SAFETENSORS,
-        name=folder.resolve().name,
+        name=name_in_uri(uri),
         revision=_fingerprint([folder / "config.json", *weights]),
     )
 
@@ -155,8 +162,8 @@ def _fingerprint(paths: list[Path]) -> str:
     """Stands for the files' content without reading gigabytes: names, sizes and times of change."""
     digest = hashlib.sha256()
     for path in paths:
-        stat = path.stat()
-        digest.update(f"{path.name}\0{stat.st_size}\0{stat.st_mtime_ns}\0".encode())
+        status = path.stat()
+        digest.update(f"{path.name}\0{status.st_size}\0{status.st_mtime_ns}\0".encode())
     return digest.hexdigest()
 
 

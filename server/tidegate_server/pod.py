@@ -6,6 +6,7 @@ import importlib
 import signal
 import socket
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -46,7 +47,7 @@ ENGINE_STOP_TIMEOUT_S = 8.0  # the step that runs is finished first; all waits t
 
 @dataclass(frozen=True, slots=True)
 class Listeners:
-    """Bound sockets, not listening yet."""
+    """Listening sockets; what comes in waits until somebody answers."""
 
     api: socket.socket
     ops: socket.socket
@@ -85,16 +86,18 @@ class Pod:
         self._loop = asyncio.get_running_loop()
         self._num_interrupts = 0
 
-    async def run(self) -> int:
+    async def run(self, early_signals: Sequence[signal.Signals] = ()) -> int:
         """Live; gives the exit code.
+
+        Args:
+            early_signals: what came before; a signal that comes from now on is heard here.
 
         Raises:
             StartError: the model could not be found, or the engine not be started.
         """
         ops = OpsServer(self._listeners.ops, self._ops_sources())
         ops.start()
-        self._loop.add_signal_handler(signal.SIGTERM, self._on_terminate)
-        self._loop.add_signal_handler(signal.SIGINT, self._on_interrupt)
+        self._hear_signals(early_signals)
         beating = asyncio.create_task(self._beat())
         loading = asyncio.create_task(self._load())
         log.info("loading", model=self._settings.model_uri, ops_port=self._listeners.ops.getsockname()[1])
@@ -136,7 +139,7 @@ class Pod:
         try:
             # Until the model is loaded the API answers 503 and says why.
             await asyncio.wait({loading, asked, answering}, return_when=asyncio.FIRST_COMPLETED)
-            if asked.done():
+            if self._lifecycle.state is not ServerState.STARTING:  # known earlier than `asked` is done
                 log.info("stopped_while_starting")
                 return EXIT_OK
             model = await loading
@@ -231,6 +234,13 @@ class Pod:
         await asyncio.gather(answering, return_exceptions=True)
 
     # What comes from outside: signals, the ops port, the engine's steps.
+
+    def _hear_signals(self, early_signals: Sequence[signal.Signals]) -> None:
+        handlers = {signal.SIGTERM: self._on_terminate, signal.SIGINT: self._on_interrupt}
+        for number, handler in handlers.items():
+            self._loop.add_signal_handler(number, handler)
+        for number in early_signals:
+            handlers[number]()
 
     def _on_terminate(self) -> None:
         self._lifecycle.ask_to_drain()

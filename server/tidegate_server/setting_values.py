@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Callable
+from decimal import Decimal
 from enum import StrEnum
 from pathlib import Path
 
@@ -23,6 +24,8 @@ _DURATION = re.compile(r"(\d+(?:\.\d+)?)\s*(|ms|s|m|h)")
 _UNITS_S = {"": 1.0, "ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0}
 
 MAX_COUNT = 2**31 - 1
+MAX_BYTES = 2**63 - 1
+MAX_S = 365 * 24 * 3600
 
 
 def text(raw: str) -> str:
@@ -84,10 +87,10 @@ def size_bytes(raw: str) -> int:
     match = _SIZE.fullmatch(raw.strip())
     if match is None:
         raise ValueError(f"{raw!r} is not a size, such as 2GiB or 512MiB")
-    value = int(float(match[1]) * _UNITS_BYTES[match[2].lower()])
-    if value < 1:
-        raise ValueError("a size is above zero")
-    return value
+    value = Decimal(match[1]) * _UNITS_BYTES[match[2].lower()]
+    if not 1 <= value <= MAX_BYTES:
+        raise ValueError(f"{raw!r} is not between 1 byte and 8 EiB")
+    return int(value)
 
 
 def seconds(raw: str) -> float:
@@ -95,7 +98,10 @@ def seconds(raw: str) -> float:
     match = _DURATION.fullmatch(raw.strip())
     if match is None:
         raise ValueError(f"{raw!r} is not a duration, such as 30s or 2m")
-    return float(match[1]) * _UNITS_S[match[2]]
+    value = float(match[1]) * _UNITS_S[match[2]]
+    if value > MAX_S:
+        raise ValueError(f"{raw!r} is more than a year")
+    return value
 
 
 def yes_or_no(raw: str) -> bool:

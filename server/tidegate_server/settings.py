@@ -2,13 +2,14 @@
 
 import argparse
 import difflib
+import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
 from enum import Enum, StrEnum
 from pathlib import Path
 from typing import Any, NoReturn
-from urllib.parse import unquote, urlsplit
+from urllib.parse import unquote
 
 from tidegate_server import setting_values as values
 from tidegate_server.errors import InvalidSetting
@@ -17,6 +18,7 @@ ENVIRONMENT_PREFIX = "TIDEGATE_"
 
 TERMINATION_MESSAGE_PATH = Path("/dev/termination-log")  # Kubernetes' default
 
+MIN_MODEL_LEN = 2  # tokens: one to ask with, one to answer
 
 CPU_ISAS = ("auto", "avx2", "avx512", "avx512bf16", "none")
 
@@ -104,14 +106,14 @@ class ServerSettings:
 
 
 def name_in_uri(uri: str) -> str:
-    """A model's own name: that of its repository, folder or file."""
+    """A model's own name: that of its repository, folder or file, as it is written. Nothing is looked up."""
     scheme, separator, rest = uri.partition("://")
     if separator and scheme == "hf":
         return rest.partition("@")[0]
     if separator and scheme != "file":
         return rest
-    path = Path(unquote(urlsplit(uri).path)) if separator else Path(uri).expanduser()
-    return path.stem if path.suffix == ".gguf" else path.resolve().name
+    path = Path(os.path.abspath(unquote(rest) if separator else uri))
+    return path.stem if path.suffix == ".gguf" else path.name
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,10 +130,16 @@ class Option:
 
     @property
     def variable(self) -> str:
-        return ENVIRONMENT_PREFIX + self.flag.removeprefix("--").replace("-", "_").upper()
+        return variable_of(self.flag)
+
+
+def variable_of(flag: str) -> str:
+    """The environment variable that means the same as a flag."""
+    return ENVIRONMENT_PREFIX + flag.removeprefix("--").replace("-", "_").upper()
 
 
 _NUMBER = values.whole_number(1)
+_LENGTH = values.whole_number(MIN_MODEL_LEN)
 _PORT = values.whole_number(0, 65535)
 
 MODEL = Option("--model", "model_uri", values.text, "what to serve: builtin://, hf://, file:// or a path", "URI")
@@ -169,7 +177,7 @@ OPTIONS: Mapping[str, tuple[Option, ...]] = {
             "try at start if a row's bits depend on its batch: auto says so, require then stops, off does not try",
             "MODE",
         ),
-        Option("--max-model-len", "max_model_len", _NUMBER, "most tokens of prompt and output together", "TOKENS"),
+        Option("--max-model-len", "max_model_len", _LENGTH, "most tokens of prompt and output together", "TOKENS"),
         Option("--seed", "seed", values.whole_number(0, 2**63 - 1), "root of the seeds of requests without one", "N"),
     ),
     "scheduling": (
@@ -259,6 +267,13 @@ def read_settings(arguments: Sequence[str], environment: Mapping[str, str]) -> t
     return settings, tuple(_unknown_variables(environment))
 
 
+def as_given(error: InvalidSetting, arguments: Sequence[str], environment: Mapping[str, str]) -> InvalidSetting:
+    """The same error, but named after what gave the value: a variable, or another name of the flag."""
+    given = _given_in(environment) | _given_on(arguments)
+    names = {option.flag: given[option.field].name for option in _options() if option.field in given}
+    return InvalidSetting(names.get(error.flag, error.flag), error.problem)
+
+
 def _options() -> Iterator[Option]:
     for group in OPTIONS.values():
         yield from group
@@ -286,17 +301,15 @@ def _given_on(arguments: Sequence[str]) -> dict[str, _Given]:
         for option in options:
             names = (option.flag, *option.aliases)
             if option.is_switch:
-                group.add_argument(*names, dest=option.field, action="store_const", const="true", help=option.help)
+                group.add_argument(*names, dest=option.field, action=_Keep, nargs=0, help=option.help)
             else:
                 text = f"{option.help}{_default_in_words(option)}"
-                group.add_argument(*names, dest=option.field, metavar=option.metavar, help=text)
+                group.add_argument(*names, dest=option.field, action=_Keep, metavar=option.metavar, help=text)
     namespace, unknown = parser.parse_known_args(arguments)
     if unknown:
         raise InvalidSetting(unknown[0].partition("=")[0], f"there is no such flag{_suggestion(unknown[0])}")
-    given = {
-        option.field: _Given(option.flag, raw)
-        for option in _options()
-        if (raw := getattr(namespace, option.field)) is not None
+    given: dict[str, _Given] = {
+        option.field: value for option in _options() if (value := getattr(namespace, option.field)) is not None
     }
     if namespace.model_argument is not None:
         if MODEL.field in given:
@@ -314,12 +327,26 @@ def _default_in_words(option: Option) -> str:
     return ""
 
 
+class _Keep(argparse.Action):
+    """Keeps a value together with the flag as it was typed: an alias is named by its own name."""
+
+    def __call__(
+        self,
+        parser: argparse.ArgumentParser,
+        namespace: argparse.Namespace,
+        values: str | Sequence[Any] | None,
+        option_string: str | None = None,
+    ) -> None:
+        assert option_string is not None
+        setattr(namespace, self.dest, _Given(option_string, values if isinstance(values, str) else "true"))
+
+
 class _Parser(argparse.ArgumentParser):
     """Raises where argparse would print its usage and exit."""
 
     def error(self, message: str) -> NoReturn:
         if match := re.fullmatch(r"argument ([^:]+): (.*)", message):
-            raise InvalidSetting(match[1].split("/")[0], match[2])
+            raise InvalidSetting(match[1], match[2])
         raise InvalidSetting("tidegate serve", message)
 
 

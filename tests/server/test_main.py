@@ -4,6 +4,8 @@ import json
 import os
 import signal
 import socket
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -12,7 +14,7 @@ import openai
 import pytest
 from openai.types.chat import ChatCompletionMessageParam
 
-from tests.server.running_server import TIMEOUT_S, RunningServer, run_tidegate, wait_for_status
+from tests.server.running_server import CLEAN_ENVIRONMENT, TIMEOUT_S, RunningServer, run_tidegate, wait_for_status
 from tidegate_kernels.cpu.library import load_library
 
 MODEL = "smollm2-135m-instruct"
@@ -74,6 +76,61 @@ def test_a_missing_model_is_one_line_and_a_termination_message(tmp_path: Path) -
     left = json.loads(message.read_text())
     assert left["code"] == "ModelNotFound"
     assert "nothing" in left["message"]
+
+
+@pytest.mark.real_model
+@pytest.mark.parametrize(
+    ("arguments", "environment", "start"),
+    [
+        pytest.param(["--max-model-len=999999"], {}, "--max-model-len: 999999 tokens are more than", id="a flag"),
+        pytest.param(["--kv-cache-memory-bytes=1KiB"], {}, "--kv-cache-memory-bytes: ", id="its other name"),
+        pytest.param(
+            ["--num-kv-blocks=4"], {"TIDEGATE_MAX_MODEL_LEN": "512"}, "TIDEGATE_MAX_MODEL_LEN: ", id="a variable"
+        ),
+    ],
+)
+def test_a_setting_that_the_model_shows_to_be_wrong_is_one_line_and_exit_code_2(
+    arguments: list[str], environment: dict[str, str], start: str, tmp_path: Path
+) -> None:
+    message = tmp_path / "termination-log"
+    message.touch()
+    result = run_tidegate(
+        "serve", "--host=127.0.0.1", "--port=0", "--ops-port=0", "--log-level=error",
+        f"--termination-message-path={message}", *arguments, **environment,
+    )  # fmt: skip
+    assert result.returncode == 2
+    assert result.stderr.startswith(f"tidegate: {start}")
+    assert result.stderr.count("\n") == 1
+    assert json.loads(message.read_text())["code"] == "InvalidSetting"
+
+
+STOPPED_BEFORE_IMPORTS = """
+import os, signal, sys
+from tidegate_server import settings
+from tidegate_server.__main__ import main
+
+read_settings = settings.read_settings
+
+def read_settings_and_stop(*given):
+    os.kill(os.getpid(), signal.SIGTERM)
+    return read_settings(*given)
+
+settings.read_settings = read_settings_and_stop
+sys.exit(main(["serve", "--host=127.0.0.1", "--port=0", "--ops-port=0"]))
+"""
+
+
+def test_a_stop_before_the_server_is_imported_is_well() -> None:
+    result = subprocess.run(
+        [sys.executable, "-c", STOPPED_BEFORE_IMPORTS],
+        capture_output=True,
+        text=True,
+        timeout=TIMEOUT_S,
+        env=CLEAN_ENVIRONMENT,
+        check=False,
+    )
+    assert result.returncode == 0, result.stderr
+    assert "stopped_while_starting" in result.stderr
 
 
 def test_a_stop_while_starting_is_well() -> None:

@@ -1,5 +1,7 @@
 """Model URIs: what each scheme finds, and the one line that each mistake gives."""
 
+import errno
+import os
 import sys
 from pathlib import Path
 from typing import Any
@@ -69,7 +71,11 @@ def test_changed_files_get_another_revision(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("uri", "error", "words"),
     [
-        pytest.param("/no/such/model", ModelNotFound, "no file or folder", id="a missing path"),
+        pytest.param("/no/such/model", ModelNotFound, "/no/such/model cannot be read", id="a missing path"),
+        pytest.param("~nosuchuser/m", ModelNotFound, "~nosuchuser/m cannot be read", id="the home of nobody"),
+        pytest.param("/models/" + "m" * 300, ModelNotFound, "cannot be read", id="a longer name than there can be"),
+        pytest.param("file://[m", ModelNotFound, "three slashes", id="a file URI with half an address"),
+        pytest.param("file:///a%00b", ModelNotFound, "no path can be like this", id="a file URI with a null byte"),
         pytest.param("file:///no/such/model", ModelNotFound, "volume is mounted", id="a missing file URI"),
         pytest.param("file://models/name", ModelNotFound, "three slashes", id="a file URI with a host"),
         pytest.param("builtin://gpt", ModelNotFound, "smollm2-135m-instruct", id="an unknown embedded model"),
@@ -98,6 +104,22 @@ def test_a_wrong_uri_gives_one_line(uri: str, error: type[StartError], words: st
 def test_an_incomplete_folder_is_refused(tmp_path: Path, names: tuple[str, ...], words: str) -> None:
     with pytest.raises(ModelNotFound, match=words):
         resolve_model(str(folder_with(tmp_path, *names)))
+
+
+def test_a_link_to_nothing_is_named(tmp_path: Path) -> None:
+    folder = folder_with(tmp_path, "config.json")
+    (folder / "model.safetensors").symlink_to(tmp_path / "gone")
+    with pytest.raises(ModelNotFound, match=r"my-model/model.safetensors cannot be read: .*; check .*its links"):
+        resolve_model(str(folder))
+
+
+def test_a_folder_that_this_user_may_not_read_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(path: Path) -> os.stat_result:  # root may read everything, so the refusal is made up
+        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(path))
+
+    monkeypatch.setattr(Path, "stat", refuse)
+    with pytest.raises(ModelNotFound, match=rf"{tmp_path}/m cannot be read: .* check .*permissions"):
+        resolve_model(f"{tmp_path}/m")
 
 
 @pytest.mark.parametrize(

@@ -3,7 +3,7 @@
 import asyncio
 import os
 import signal
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 
@@ -13,7 +13,7 @@ import pytest
 from tests.server.engine.counting_runner import CountingRunner, load_nothing
 from tidegate_server.engine.exactness import Difference, Exactness, settle_exactness
 from tidegate_server.engine.launch import RunnerFactory
-from tidegate_server.errors import StartError
+from tidegate_server.errors import InvalidSetting, StartError
 from tidegate_server.listeners import bind
 from tidegate_server.model_source import ModelFiles
 from tidegate_server.pod import Listeners, Pod
@@ -32,21 +32,19 @@ def load_endless_runner(settings: EngineSettings, files: ModelFiles) -> Counting
 class Running:
     """A pod that runs in this event loop."""
 
-    def __init__(self, settings: ServerSettings, load_runner: RunnerFactory) -> None:
+    def __init__(
+        self, settings: ServerSettings, load_runner: RunnerFactory, early_signals: Sequence[signal.Signals]
+    ) -> None:
         listeners = Listeners(api=bind("127.0.0.1", 0, "--port"), ops=bind("127.0.0.1", 0, "--ops-port"))
         self.api = f"http://127.0.0.1:{listeners.api.getsockname()[1]}"
         self.ops = f"http://127.0.0.1:{listeners.ops.getsockname()[1]}"
         self.http = httpx.AsyncClient(timeout=TIMEOUT_S)
-        self.exit = asyncio.create_task(Pod(settings, listeners, load_runner).run())
+        self.exit = asyncio.create_task(Pod(settings, listeners, load_runner).run(early_signals))
 
     async def status(self, path: str, status: int) -> httpx.Response:
         """Ask the ops port until it answers so."""
         while True:
-            try:
-                reply = await self.http.get(self.ops + path)
-            except httpx.ConnectError:  # the port is bound before it listens
-                await asyncio.sleep(0.01)
-                continue
+            reply = await self.http.get(self.ops + path)
             if reply.status_code == status:
                 return reply
             await asyncio.sleep(0.01)
@@ -68,6 +66,7 @@ def run(
     notice_s: float = 0.0,
     timeout_s: float = LONG_S,
     message_path: Path = Path("/nowhere"),
+    early_signals: Sequence[signal.Signals] = (),
 ) -> int:
     """Start a pod, play the scenario, and give the pod's exit code."""
 
@@ -78,7 +77,7 @@ def run(
             drain_timeout_s=timeout_s,
             termination_message_path=message_path,
         )
-        running = Running(settings, load_runner)
+        running = Running(settings, load_runner, early_signals)
         async with running.http:
             try:
                 await scenario(running)
@@ -114,9 +113,9 @@ def test_a_pod_that_must_be_exact_and_is_not_says_so_and_stops() -> None:
     async def scenario(pod: Running) -> None:
         await asyncio.wait({pod.exit})
 
-    with pytest.raises(StartError, match=r"^--exact: require .*down 8x4 \(a row alone") as stopped:
+    with pytest.raises(InvalidSetting, match=r"^--exact: require .*down 8x4 \(a row alone") as stopped:
         run(scenario, load_what_must_be_exact)
-    assert stopped.value.code == "InvalidSetting"
+    assert stopped.value.flag == "--exact"
 
 
 def test_what_the_probe_found_reaches_the_load_report_and_the_metrics() -> None:
@@ -214,6 +213,38 @@ def test_ctrl_c_without_requests_stops_without_the_notice() -> None:
         interrupt()
 
     assert run(scenario, notice_s=LONG_S) == 0
+
+
+@pytest.mark.parametrize("early", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_from_before_the_event_loop_stops_the_start(early: signal.Signals) -> None:
+    async def scenario(pod: Running) -> None:
+        await asyncio.wait({pod.exit})
+
+    assert run(scenario, early_signals=[early], notice_s=LONG_S) == 0
+
+
+@pytest.mark.parametrize("num_iterations", range(5))
+def test_a_stop_in_the_very_moment_in_which_loading_ends_is_well(
+    num_iterations: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    load = Pod._load
+
+    async def load_and_stop(pod: Pod) -> object:
+        model = await load(pod)
+        stop_in(num_iterations, pod)
+        return model
+
+    def stop_in(num_iterations: int, pod: Pod) -> None:
+        if num_iterations == 0:
+            pod._on_terminate()
+        else:
+            asyncio.get_running_loop().call_soon(stop_in, num_iterations - 1, pod)
+
+    async def scenario(pod: Running) -> None:
+        await asyncio.wait({pod.exit})
+
+    monkeypatch.setattr(Pod, "_load", load_and_stop)
+    assert run(scenario) == 0
 
 
 def test_a_model_that_does_not_load_raises_what_the_engine_said() -> None:

@@ -8,7 +8,15 @@ import pytest
 
 from tidegate_server.errors import InvalidSetting
 from tidegate_server.model_source import resolve_model
-from tidegate_server.settings import OPTIONS, EngineSettings, Option, ServerSettings, name_in_uri, read_settings
+from tidegate_server.settings import (
+    OPTIONS,
+    EngineSettings,
+    Option,
+    ServerSettings,
+    as_given,
+    name_in_uri,
+    read_settings,
+)
 
 ALL_OPTIONS: list[Option] = [option for group in OPTIONS.values() for option in group]
 
@@ -21,7 +29,7 @@ VALUES: dict[str, tuple[str, str]] = {
     "--quantization": ("int8", "fp8"),
     "--cpu-isa": ("avx2", "sse"),
     "--exact": ("require", "perhaps"),
-    "--max-model-len": ("2048", "0"),
+    "--max-model-len": ("2048", "1"),
     "--seed": ("7", "-1"),
     "--max-num-seqs": ("8", "many"),
     "--max-num-batched-tokens": ("128", "1.5"),
@@ -84,6 +92,25 @@ def test_a_wrong_value_is_one_line_that_names_its_source(option: Option) -> None
         assert re.fullmatch(rf"{option.flag}: .+", str(refused.value))
 
 
+EXTREMES = ("", " ", "-1", "0", "nan", "inf", "1e400", "9" * 400, "9" * 5000, "9" * 400 + "GiB", "x\ny", "a..b", "\0")
+
+
+@pytest.mark.parametrize("option", ALL_OPTIONS, ids=lambda option: option.flag)
+@pytest.mark.parametrize("raw", EXTREMES, ids=lambda raw: repr(raw[:12]))
+def test_whatever_is_written_is_taken_or_refused_in_one_line(option: Option, raw: str) -> None:
+    names = [option.flag, *option.aliases]
+    for source, arguments, environment in [
+        *((name, [f"{name}={raw}"], {}) for name in names),
+        (option.variable, [], {option.variable: raw}),
+    ]:
+        try:
+            read(*arguments, **environment).model_name  # noqa: B018 - the first to look at the model's path
+        except InvalidSetting as refused:
+            message = str(refused)
+            assert source in message.partition(": ")[0]
+            assert "\n" not in message
+
+
 def test_values_have_their_types_and_units() -> None:
     settings = read(
         "--kv-cache-memory=1.5GiB", "--drain-notice=500ms", "--drain-timeout", "2m", "--no-prefix-caching", "--seed=9"
@@ -103,6 +130,27 @@ def test_a_flag_that_is_not_there_is_refused_with_the_nearest_one() -> None:
         read("--port")
     with pytest.raises(InvalidSetting, match=r"^--max-model: "):  # no abbreviations: a new flag would change them
         read("--max-model", "5")
+
+
+def test_another_name_of_a_flag_is_named_as_it_was_typed() -> None:
+    with pytest.raises(InvalidSetting, match=r"^--kv-cache-memory-bytes: 'abc' is not a size"):
+        read("--kv-cache-memory-bytes", "abc")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "environment", "named"),
+    [
+        pytest.param(["--kv-cache-memory=1KiB"], {}, "--kv-cache-memory", id="the flag"),
+        pytest.param(["--kv-cache-memory-bytes=1024"], {}, "--kv-cache-memory-bytes", id="its other name"),
+        pytest.param([], {"TIDEGATE_KV_CACHE_MEMORY": "1KiB"}, "TIDEGATE_KV_CACHE_MEMORY", id="its variable"),
+        pytest.param([], {}, "--kv-cache-memory", id="nobody gave it"),
+    ],
+)
+def test_what_is_found_wrong_later_is_named_after_what_gave_it(
+    arguments: list[str], environment: dict[str, str], named: str
+) -> None:
+    later = as_given(InvalidSetting("--kv-cache-memory", "too little"), arguments, environment)
+    assert (str(later), later.flag) == (f"{named}: too little", named)
 
 
 def test_an_unknown_variable_is_a_warning_with_the_nearest_one() -> None:
@@ -160,6 +208,8 @@ def test_the_served_name_is_known_before_the_files_are() -> None:
     assert name_in_uri("builtin://smollm2-135m-instruct") == "smollm2-135m-instruct"
     assert name_in_uri("file:///models/my%20model/") == "my model"
     assert name_in_uri("/models/tiny.gguf") == "tiny"
+    assert name_in_uri("~nosuchuser/tiny") == "tiny"
+    assert name_in_uri("/models/tiny/../other") == "other"
     assert read("--served-model-name=mine").model_name == "mine"
 
 

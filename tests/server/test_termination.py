@@ -24,3 +24,14 @@ def test_a_long_reason_stays_a_whole_document(tmp_path: Path) -> None:
     leave_message(path, "EngineCrashed", "€" * 100_000)
     assert len(path.read_bytes()) <= MAX_BYTES
     assert json.loads(path.read_text(encoding="utf-8"))["code"] == "EngineCrashed"
+
+
+def test_bytes_of_a_file_name_that_are_no_text_are_spelled_out(tmp_path: Path) -> None:
+    path = tmp_path / "termination-log"
+    path.touch()
+    leave_message(path, "ModelNotFound", "no \udcff")
+    assert json.loads(path.read_text(encoding="utf-8"))["message"] == "no \udcff"
+
+
+def test_a_path_that_cannot_be_one_stops_nothing() -> None:
+    leave_message(Path("/" + "m" * 300), "ModelNotFound", "gone")

@@ -25,7 +25,7 @@ from tidegate_server.engine.process import ProcessLink
 from tidegate_server.engine.request_stream import Inbox, RequestStream
 from tidegate_server.engine.sampling_params import SamplingParams
 from tidegate_server.engine.snapshot import EngineSnapshot
-from tidegate_server.errors import EngineError, InvalidRequest, Overloaded, StartError
+from tidegate_server.errors import EngineError, InvalidRequest, InvalidSetting, Overloaded, StartError
 from tidegate_server.model_source import ModelFiles
 from tidegate_server.settings import EngineSettings
 
@@ -75,13 +75,12 @@ class EngineClient:
         """Wait until the model is loaded.
 
         Raises:
+            InvalidSetting: a setting does not fit the model or the machine.
             StartError: it could not be; `code` is the engine's own.
         """
         await self._started.wait()
         if self.failure is not None and self._facts is None:
-            error = StartError(self.failure.reason)
-            error.code = self.failure.code
-            raise error
+            raise _start_error(self.failure)
         if self._facts is None:
             raise StartError("the engine was shut down before its model was loaded")
         return self._facts
@@ -179,7 +178,8 @@ class EngineClient:
         if self.failure is not None:
             return  # the first reason is the nearest to the cause
         self.failure = failure
-        log.error("engine_gone", code=failure.code, reason=failure.reason, next="open requests fail")
+        if self._facts is not None:  # else `ready` raises it, and nobody had a request here
+            log.error("engine_gone", code=failure.code, reason=failure.reason, next="open requests fail")
         self._end_streams(f"the engine stopped: {failure.reason}")
         self._started.set()
         self.failed.set()
@@ -208,3 +208,12 @@ class EngineClient:
         if not inbox.is_complete:
             self._link.send(AbortRequest(request_id=inbox.request_id))
             inbox.close()
+
+
+def _start_error(failure: EngineFailed) -> StartError:
+    """What the engine process raised, as it was before it crossed over."""
+    if failure.flag is not None:
+        return InvalidSetting(failure.flag, failure.reason)
+    error = StartError(failure.reason)
+    error.code = failure.code
+    return error

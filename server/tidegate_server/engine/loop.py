@@ -14,7 +14,7 @@ from tidegate_server.engine.heartbeat import HeartbeatPage
 from tidegate_server.engine.launch import EngineLaunch
 from tidegate_server.engine.messages import EngineFailed, EngineReady, EngineStopped, Shutdown
 from tidegate_server.engine.snapshot import EngineSnapshot
-from tidegate_server.errors import StartError
+from tidegate_server.errors import InvalidSetting, StartError
 
 log: structlog.stdlib.BoundLogger = structlog.get_logger(__name__)
 
@@ -50,7 +50,7 @@ def serve(engine: Engine, channel: Channel, heartbeat: HeartbeatPage) -> None:
 
 
 def start_and_serve(launch: EngineLaunch, channel: Channel, heartbeat: HeartbeatPage) -> int:
-    """Load the model, say so, serve; gives the exit status. Whatever goes wrong is told in one line."""
+    """Load the model, say so, serve; gives the exit status. Whatever goes wrong is told to the parent in one line."""
     try:
         started_s = time.monotonic()
         runner = _load_runner(launch)
@@ -65,9 +65,10 @@ def start_and_serve(launch: EngineLaunch, channel: Channel, heartbeat: Heartbeat
                  num_kv_blocks=ready.num_kv_blocks, load_time_s=round(ready.load_time_s, 3))  # fmt: skip
         serve(engine, channel, heartbeat)
         return EXIT_OK
+    except InvalidSetting as error:
+        failed = EngineFailed(reason=error.problem, code=error.code, flag=error.flag)
     except StartError as error:
         failed = EngineFailed(reason=str(error), code=error.code)
-        log.error("engine_start_failed", code=failed.code, reason=failed.reason, next="the server stops")
     except Exception as error:
         failed = EngineFailed(reason=one_line(error), code="EngineCrashed")
         log.exception("engine_crashed", reason=failed.reason, next="the engine process exits and the pod restarts")

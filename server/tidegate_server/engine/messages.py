@@ -64,6 +64,7 @@ class EngineFailed(msgspec.Struct, frozen=True, kw_only=True, tag="failed"):
 
     reason: str  # one line for the log and the pod's termination message
     code: str  # a word for the operator, such as ModelNotFound
+    flag: str | None = None  # with InvalidSetting: the flag to change; `reason` then says why
 
 
 class EngineStopped(msgspec.Struct, frozen=True, kw_only=True, tag="stopped"):

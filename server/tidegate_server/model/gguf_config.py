@@ -1,7 +1,5 @@
 """A GGUF file's metadata to a ModelConfig."""
 
-from collections.abc import Sequence
-
 import numpy as np
 from gguf.quants import dequantize
 
@@ -13,6 +11,20 @@ ARCHITECTURES = ("llama",)  # llama.cpp files Mistral and SmolLM 2 under `llama`
 
 # Each changes the numbers in a way the decoder does not compute; a file of a plain Llama has none of them.
 UNSUPPORTED_KEYS = ("expert_count", "logit_scale", "embedding_scale", "residual_scale", "attention.scale")
+
+# llama.cpp ends a generation at these, in whatever model and whatever ids the file names.
+END_TOKENS = frozenset(
+    {
+        "<|eot_id|>",
+        "<|eom_id|>",
+        "<|end_of_text|>",
+        "<|im_end|>",
+        "<|endoftext|>",
+        "<|end|>",
+        "<end_of_turn>",
+        "<EOT>",
+    }
+)
 
 FILE_TYPE_DTYPES = {0: "float32", 1: "float16"}  # of `general.file_type`; the others are quantised or bfloat16
 
@@ -130,7 +142,12 @@ def _dtype(file: GgufFile) -> str:
 
 
 def _eos_token_ids(file: GgufFile) -> tuple[int, ...]:
-    """The end of a text and, where a file tells them apart, the end of a turn."""
-    keys: Sequence[str] = ("tokenizer.ggml.eos_token_id", "tokenizer.ggml.eot_token_id")
-    found = [value for key in keys if isinstance(value := file.metadata.get(key), int)]
-    return tuple(dict.fromkeys(found))
+    """The ends of a text, a turn and a message that the file names, and what ends a generation by its text alone.
+
+    Files from before a key for the end of a turn existed name the end of a text only, which a chat does not draw.
+    """
+    keys = (f"tokenizer.ggml.{end}_token_id" for end in ("eos", "eot", "eom"))
+    named = [value for key in keys if isinstance(value := file.metadata.get(key), int)]
+    tokens = file.metadata.get("tokenizer.ggml.tokens")
+    known = [i for i, token in enumerate(tokens) if token in END_TOKENS] if isinstance(tokens, list) else []
+    return tuple(dict.fromkeys([*named, *known]))

@@ -1,11 +1,13 @@
-"""config.json and generation_config.json of a transformers checkpoint to a ModelConfig."""
+"""The JSON files of a transformers checkpoint to a ModelConfig: sizes and kinds, and the tokens that end a text."""
 
 import json
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from tidegate_server.errors import ModelNotFound, ModelNotSupported
+from tidegate_server.errors import ModelNotSupported
+from tidegate_server.json_file import read_json_object
 from tidegate_server.model.config import CHECKPOINT_DTYPES, Llama3RopeScaling, ModelConfig, check_config
+from tidegate_server.tokenizer_config import read_tokenizer_config, special_token
 
 MISTRAL_DEFAULT_WINDOW = 4096  # what transformers assumes when a Mistral config has no `sliding_window`
 
@@ -67,9 +69,8 @@ def read_hf_config(folder: Path) -> ModelConfig:
         ModelNotFound: a file cannot be read or is no JSON.
         ModelNotSupported: an architecture, or a value of a field, that the decoder does not compute.
     """
-    fields = _read_json(folder / "config.json")
-    generation_path = folder / "generation_config.json"
-    generation = _read_json(generation_path) if generation_path.exists() else ConfigFields(generation_path, {})
+    fields = _read_fields(folder / "config.json")
+    generation = _read_fields(folder / "generation_config.json", missing_ok=True)
 
     architectures = fields.fields.get("architectures")
     name = architectures[0] if isinstance(architectures, list) and architectures else None
@@ -101,21 +102,31 @@ def read_hf_config(folder: Path) -> ModelConfig:
         out_bias=attention_bias,
         mlp_bias=mlp_bias,
         dtype=_dtype(fields),
-        eos_token_ids=generation.token_ids("eos_token_id") or fields.token_ids("eos_token_id"),
+        eos_token_ids=_eos_token_ids(folder, fields, generation),
     )
     return check_config(config, fields.source)
 
 
-def _read_json(path: Path) -> ConfigFields:
-    try:
-        decoded = json.loads(path.read_bytes())
-    except OSError as error:
-        raise ModelNotFound(f"{path} cannot be read: {error.strerror}") from error
-    except ValueError as error:
-        raise ModelNotFound(f"{path} is truncated or damaged: it is no JSON; copy it again") from error
-    if not isinstance(decoded, dict):
-        raise ModelNotFound(f"{path} is damaged: it holds no JSON object; copy it again")
-    return ConfigFields(path, decoded)
+def _read_fields(path: Path, *, missing_ok: bool = False) -> ConfigFields:
+    return ConfigFields(path, read_json_object(path, missing_ok=missing_ok))
+
+
+def _eos_token_ids(folder: Path, fields: ConfigFields, generation: ConfigFields) -> tuple[int, ...]:
+    """The end tokens that the configs list, and the tokenizer's own, as in vLLM.
+
+    A chat model tuned from a base model may have the end of a turn in its tokenizer alone.
+    """
+    listed = generation.token_ids("eos_token_id") or fields.token_ids("eos_token_id")
+    named = _ids_of_token(folder, special_token(read_tokenizer_config(folder), "eos_token"))
+    return tuple(dict.fromkeys([*listed, *(each for each in named if each < fields.count("vocab_size"))]))
+
+
+def _ids_of_token(folder: Path, text: str | None) -> list[int]:
+    if text is None:
+        return []
+    added = read_json_object(folder / "tokenizer.json", missing_ok=True).get("added_tokens")
+    tokens = [token for token in added if isinstance(token, dict)] if isinstance(added, list) else []
+    return [each for token in tokens if token.get("content") == text and isinstance(each := token.get("id"), int)]
 
 
 def _llama(fields: ConfigFields) -> None:

@@ -9,7 +9,7 @@ from torch import Tensor
 from tidegate_kernels.cpu.large_pages import LargePages
 from tidegate_server.errors import InvalidSetting
 from tidegate_server.model.config import ModelConfig
-from tidegate_server.settings import EngineSettings
+from tidegate_server.settings import MIN_MODEL_LEN, EngineSettings
 
 CPU_DEFAULT_BYTES = 1 << 30
 CPU_SHARE = 0.25  # of the available memory: the API process, the allocator and the page cache need some too
@@ -55,8 +55,14 @@ def plan_kv_cache(
     """
     size = block_bytes(config, settings.block_size, dtype)
     num_blocks = _num_blocks(settings, size, device_type, available_bytes)
+    flag = _MEMORY_FLAG if settings.num_kv_blocks is None else _BLOCKS_FLAG
+    if num_blocks * settings.block_size < MIN_MODEL_LEN:
+        raise InvalidSetting(
+            flag,
+            f"{num_blocks} KV block of {settings.block_size} token cannot hold a prompt and its answer; give more, "
+            "or a larger --block-size",
+        )
     if (num_blocks + 1) * size > available_bytes:
-        flag = _MEMORY_FLAG if settings.num_kv_blocks is None else _BLOCKS_FLAG
         raise InvalidSetting(
             flag, f"{num_blocks} KV blocks take {_mib(num_blocks * size)}; {_mib(available_bytes)} are available"
         )

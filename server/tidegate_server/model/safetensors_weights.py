@@ -1,6 +1,5 @@
 """A folder of safetensors, in one file or many."""
 
-import json
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
@@ -12,6 +11,7 @@ from torch import Tensor
 from tidegate_kernels.cpu.packed_linear import QuantizedRows
 from tidegate_kernels.cpu.structs import Packing
 from tidegate_server.errors import ModelNotFound, ModelNotSupported
+from tidegate_server.json_file import read_json_object
 from tidegate_server.model.config import ModelConfig
 
 SINGLE_FILE = "model.safetensors"
@@ -80,10 +80,10 @@ def weight_files(folder: Path) -> list[Path]:
     """
     index = folder / INDEX_FILE
     if index.exists():
-        try:
-            names = sorted(set(json.loads(index.read_bytes())["weight_map"].values()))
-        except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-            raise ModelNotFound(f"{index} is truncated or damaged; copy it again") from error
+        weight_map = read_json_object(index).get("weight_map")
+        if not isinstance(weight_map, dict) or not all(isinstance(name, str) for name in weight_map.values()):
+            raise ModelNotFound(f"{index} is damaged: its weight_map names no files; copy it again")
+        names = sorted(set(weight_map.values()))
         if missing := [name for name in names if not (folder / name).is_file()]:
             raise ModelNotFound(
                 f"{folder}: {len(missing)} of {len(names)} weight files are missing, such as {missing[0]}; copy all"

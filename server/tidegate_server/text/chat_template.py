@@ -12,8 +12,9 @@ from jinja2.ext import Extension
 from jinja2.parser import Parser
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
-from tidegate_server.errors import InvalidRequest, ModelNotSupported
+from tidegate_server.errors import InvalidRequest, ModelNotFound, ModelNotSupported
 from tidegate_server.gguf_file import GgufFile
+from tidegate_server.tokenizer_config import read_tokenizer_config, special_token
 
 SPECIAL_TOKEN_NAMES = ("bos_token", "eos_token", "unk_token", "pad_token")
 
@@ -126,19 +127,26 @@ def load_folder_template(folder: Path) -> ChatTemplate | None:
     """The template of a folder of safetensors: chat_template.jinja, or the one in tokenizer_config.json.
 
     Raises:
-        ModelNotSupported: tokenizer_config.json is not JSON, or the template is not Jinja.
+        ModelNotFound: a file is damaged.
+        ModelNotSupported: the template is not Jinja.
     """
-    config_path = folder / "tokenizer_config.json"
-    try:
-        config = json.loads(config_path.read_text(encoding="utf-8")) if config_path.is_file() else {}
-    except ValueError as error:
-        raise ModelNotSupported(f"{config_path} is not valid JSON: {error}") from error
-    template_path = folder / "chat_template.jinja"
-    source = template_path.read_text(encoding="utf-8") if template_path.is_file() else _source_in(config)
+    config = read_tokenizer_config(folder)
+    source = _source_in_file(folder / "chat_template.jinja") or _source_in(config)
     if source is None:
         return None
-    special_tokens = {name: text for name in SPECIAL_TOKEN_NAMES if (text := _token_text(config.get(name))) is not None}
+    special_tokens = {name: text for name in SPECIAL_TOKEN_NAMES if (text := special_token(config, name)) is not None}
     return ChatTemplate(source, special_tokens)
+
+
+def _source_in_file(path: Path) -> str | None:
+    try:
+        return path.read_text(encoding="utf-8")
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        raise ModelNotFound(f"{path} cannot be read: {error.strerror}") from error
+    except UnicodeDecodeError as error:
+        raise ModelNotFound(f"{path} is damaged: it is no UTF-8; copy it again") from error
 
 
 def _source_in(config: Mapping[str, object]) -> str | None:
@@ -146,15 +154,8 @@ def _source_in(config: Mapping[str, object]) -> str | None:
         case str(source):
             return source
         case list(named):  # several templates, each with a name
-            by_name = {entry["name"]: entry["template"] for entry in named if isinstance(entry, dict)}
-            default = by_name.get("default")
+            entries = [entry for entry in named if isinstance(entry, dict)]
+            default = next((entry.get("template") for entry in entries if entry.get("name") == "default"), None)
             return default if isinstance(default, str) else None
         case _:
             return None
-
-
-def _token_text(token: object) -> str | None:
-    """A special token is written as its text or as a table with the text in `content`."""
-    if isinstance(token, dict):
-        token = token.get("content")
-    return token if isinstance(token, str) else None

@@ -12,6 +12,7 @@ from tidegate_server.gguf_file import GgufValue
 from tidegate_server.text.byte_alphabet import BYTE_OF_CHARACTER, CHARACTER_OF_BYTE
 
 SPACE = "\u2581"  # how SentencePiece writes a space inside a piece
+LLAMA3_SPLITS = ("llama-bpe", "llama3")
 
 
 class TokenKind(IntEnum):
@@ -74,10 +75,11 @@ def build_gguf_tokenizer(metadata: Mapping[str, GgufValue], path: Path) -> Token
                 "serve this model's safetensors folder instead"
             )
     _add_whole_tokens(tokenizer, vocabulary)
-    # SentencePiece files from before the flag existed were all made for models that want the begin token.
-    adds_bos = metadata.get("tokenizer.ggml.add_bos_token", metadata.get("tokenizer.ggml.model") == "llama")
+    # llama.cpp's rule for files that do not say: models of these two kinds were all trained with the begin token.
+    wants_bos = metadata.get("tokenizer.ggml.model") == "llama" or vocabulary.split in LLAMA3_SPLITS
     bos_id = metadata.get("tokenizer.ggml.bos_token_id")
-    if adds_bos and isinstance(bos_id, int) and bos_id < len(vocabulary.tokens):
+    adds_bos = metadata.get("tokenizer.ggml.add_bos_token", wants_bos)
+    if adds_bos and isinstance(bos_id, int) and 0 <= bos_id < len(vocabulary.tokens):
         bos = vocabulary.tokens[bos_id]
         tokenizer.post_processor = processors.TemplateProcessing(
             single=[bos, "$A"], pair=[bos, "$A", "$B"], special_tokens=[(bos, bos_id)]
@@ -141,7 +143,7 @@ def _byte_level(vocabulary: Vocabulary, path: Path) -> Tokenizer:
     merges = [(left, right) for left, _, right in (merge.partition(" ") for merge in vocabulary.merges)]
     vocab = {_in_byte_alphabet(token): token_id for token_id, token in enumerate(vocabulary.tokens)}
     # Llama 3's vocabulary holds words that its merges do not reach.
-    whole_words_first = vocabulary.split in ("llama-bpe", "llama3")
+    whole_words_first = vocabulary.split in LLAMA3_SPLITS
     tokenizer = Tokenizer(models.BPE(vocab=vocab, merges=merges, ignore_merges=whole_words_first))
     if vocabulary.split == "qwen2":
         tokenizer.normalizer = normalizers.NFC()

@@ -1,6 +1,7 @@
 """Text to token ids, and the bytes and text of single tokens."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from functools import lru_cache
 from pathlib import Path
 
@@ -98,16 +99,27 @@ def load_folder_tokenizer(folder: Path) -> Tokenizer:
             f"{folder} holds no tokenizer.json; write one with transformers: "
             "AutoTokenizer.from_pretrained(…).save_pretrained(…)"
         )
-    try:
+    with _refused_where_it_does_not_build(path):
         return Tokenizer(tokenizers.Tokenizer.from_file(str(path)))
-    except Exception as error:  # the tokenizers library raises bare Exception for every kind of bad file
-        raise ModelNotSupported(f"{path} is not a tokenizer this server reads: {error}") from error
 
 
 def load_gguf_tokenizer(gguf: GgufFile) -> Tokenizer:
     """The tokenizer inside a GGUF file.
 
     Raises:
-        ModelNotSupported: of a kind this server does not build.
+        ModelNotSupported: of a kind this server does not build, or damaged.
     """
-    return Tokenizer(build_gguf_tokenizer(gguf.metadata, gguf.path))
+    with _refused_where_it_does_not_build(gguf.path):
+        return Tokenizer(build_gguf_tokenizer(gguf.metadata, gguf.path))
+
+
+@contextmanager
+def _refused_where_it_does_not_build(path: Path) -> Iterator[None]:
+    try:
+        yield
+    except ModelNotSupported:
+        raise
+    except Exception as error:  # the tokenizers library raises bare Exception for every kind of bad data
+        raise ModelNotSupported(
+            f"{path} holds no tokenizer that this server can build ({error}); copy it again, or convert the model again"
+        ) from error

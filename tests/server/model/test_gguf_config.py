@@ -39,6 +39,12 @@ def test_the_end_of_a_turn_ends_a_text_too(tmp_path: Path) -> None:
     assert config.eos_token_ids == (3, 5)
 
 
+def test_a_well_known_end_of_a_turn_ends_a_text_though_no_key_names_it(tmp_path: Path) -> None:
+    tokens = ["<|begin_of_text|>", "<|end_of_text|>", "hello", "<|eot_id|>", "<|eom_id|>", *map(str, range(5, 40))]
+    config = read(tmp_path, tokenizer__ggml__eos_token_id=1, tokenizer__ggml__tokens=tokens)
+    assert config.eos_token_ids == (1, 3, 4)
+
+
 def test_frequency_divisors_are_read_from_their_tensor(tmp_path: Path) -> None:
     config = read(tmp_path, extra={"rope_freqs.weight": torch.tensor([1.0, 2.0, 4.0, 8.0])})
     assert config.rope_scaling == RopeFrequencyDivisors((1.0, 2.0, 4.0, 8.0))

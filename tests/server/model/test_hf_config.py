@@ -70,6 +70,25 @@ def test_end_tokens_come_from_the_generation_config_first(
     assert read(tmp_path, generation, **fields).eos_token_ids == expected
 
 
+@pytest.mark.parametrize(
+    ("eos_token", "expected"),
+    [
+        pytest.param("<|im_end|>", (2, 5), id="as a text"),
+        pytest.param({"content": "<|im_end|>"}, (2, 5), id="as a table"),
+        pytest.param("<|end|>", (2,), id="a token that the tokenizer lacks"),
+        pytest.param("<|extra|>", (2,), id="a token past the rows of the model"),
+        pytest.param(None, (2,), id="none"),
+    ],
+)
+def test_the_tokenizer_s_own_end_token_ends_a_text_too(
+    tmp_path: Path, eos_token: object, expected: tuple[int, ...]
+) -> None:
+    added = [{"id": 5, "content": "<|im_end|>"}, {"id": 128, "content": "<|extra|>"}]
+    (tmp_path / "tokenizer.json").write_text(json.dumps({"added_tokens": added}))
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps({"eos_token": eos_token}))
+    assert read(tmp_path).eos_token_ids == expected
+
+
 @pytest.mark.parametrize(("field", "value"), [("dtype", "bfloat16"), ("torch_dtype", "bfloat16")])
 def test_the_dtype_has_an_old_and_a_new_name(tmp_path: Path, field: str, value: Any) -> None:
     assert read(tmp_path, **{field: value}).dtype == "bfloat16"

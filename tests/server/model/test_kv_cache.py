@@ -58,6 +58,13 @@ def test_sizes_fit_together(fields: dict[str, Any], expected: tuple[int, int, in
         ),
         pytest.param({"num_kv_blocks": 0}, "--num-kv-blocks", ("0", "at least 1"), id="no blocks"),
         pytest.param({"kv_cache_memory_bytes": BLOCK}, "--kv-cache-memory", ("16 tokens",), id="memory for no block"),
+        pytest.param({"num_kv_blocks": 1, "block_size": 1}, "--num-kv-blocks", ("1 token",), id="room for one token"),
+        pytest.param(
+            {"kv_cache_memory_bytes": 2 * BLOCK // 16, "block_size": 1},
+            "--kv-cache-memory",
+            ("1 token",),
+            id="memory for one token",
+        ),
         pytest.param({"num_kv_blocks": 10**9}, "--num-kv-blocks", ("64.0 MiB",), id="more blocks than memory"),
         pytest.param({"kv_cache_memory_bytes": 10**12}, "--kv-cache-memory", ("64.0 MiB",), id="more than there is"),
     ],

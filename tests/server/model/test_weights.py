@@ -150,7 +150,8 @@ def test_a_file_that_the_index_lists_must_be_there(tmp_path: Path) -> None:
         load_folder(tmp_path)
 
 
-def test_a_damaged_index_says_so(tmp_path: Path) -> None:
-    (tmp_path / "model.safetensors.index.json").write_text('{"weight_map": ')
+@pytest.mark.parametrize("content", ['{"weight_map": ', "[]", "{}", '{"weight_map": {"a": 1}}'])
+def test_a_damaged_index_says_so(tmp_path: Path, content: str) -> None:
+    (tmp_path / "model.safetensors.index.json").write_text(content)
     with pytest.raises(ModelNotFound, match="damaged"):
         load_folder(tmp_path)

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from tidegate_server.errors import InvalidRequest, ModelNotSupported
+from tidegate_server.errors import InvalidRequest, ModelNotFound, ModelNotSupported
 from tidegate_server.text.chat_template import ChatMessage, ChatTemplate, load_folder_template
 
 HELLO = [ChatMessage("user", "hello")]
@@ -77,3 +77,22 @@ def test_of_several_named_templates_the_default_is_used(tmp_path: Path) -> None:
     template = load_folder_template(tmp_path)
     assert template is not None
     assert template.render(HELLO) == "yes"
+
+
+def test_a_list_of_named_templates_without_a_default_has_none(tmp_path: Path) -> None:
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps({"chat_template": [{"name": []}, {"template": "no"}]}))
+    assert load_folder_template(tmp_path) is None
+
+
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        pytest.param("tokenizer_config.json", b"[]", id="a list for a table"),
+        pytest.param("tokenizer_config.json", b"{", id="half a table"),
+        pytest.param("chat_template.jinja", b"\xff\xfe", id="a template that is no UTF-8"),
+    ],
+)
+def test_a_damaged_file_is_named(tmp_path: Path, name: str, content: bytes) -> None:
+    (tmp_path / name).write_bytes(content)
+    with pytest.raises(ModelNotFound, match=rf"{name} is .*damaged: .*; copy it again"):
+        load_folder_template(tmp_path)

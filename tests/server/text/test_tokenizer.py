@@ -99,6 +99,45 @@ def test_an_unknown_kind_of_vocabulary_is_refused() -> None:
         build_gguf_tokenizer({"tokenizer.ggml.model": "bert", "tokenizer.ggml.tokens": ["a"]}, Path("m.gguf"))
 
 
+LLAMA3: dict[str, GgufValue] = {
+    "tokenizer.ggml.model": "gpt2",
+    "tokenizer.ggml.pre": "llama-bpe",
+    "tokenizer.ggml.tokens": ["a", "b", "<|begin_of_text|>"],
+    "tokenizer.ggml.token_type": [1, 1, 3],
+    "tokenizer.ggml.bos_token_id": 2,
+}
+
+
+@pytest.mark.parametrize(
+    ("metadata", "expected"),
+    [
+        pytest.param({}, [2, 0, 1], id="Llama 3 was trained with it"),
+        pytest.param({"tokenizer.ggml.pre": "gpt-2"}, [0, 1], id="GPT-2 was not"),
+        pytest.param({"tokenizer.ggml.add_bos_token": False}, [0, 1], id="the file says no"),
+        pytest.param({"tokenizer.ggml.pre": "gpt-2", "tokenizer.ggml.add_bos_token": True}, [2, 0, 1], id="or yes"),
+    ],
+)
+def test_the_begin_token_is_there_where_the_model_was_trained_with_it(
+    metadata: dict[str, GgufValue], expected: list[int]
+) -> None:
+    tokenizer = Tokenizer(build_gguf_tokenizer(LLAMA3 | metadata, Path("m.gguf")))
+    assert tokenizer.encode("ab", add_special_tokens=True) == expected
+    assert tokenizer.encode("ab", add_special_tokens=False) == [0, 1]
+
+
+@pytest.mark.parametrize(
+    "metadata",
+    [
+        pytest.param({"tokenizer.ggml.merges": ["a c"]}, id="merges of what is no token"),
+        pytest.param({"tokenizer.ggml.token_type": ["odd"]}, id="kinds that are no numbers"),
+    ],
+)
+def test_a_damaged_vocabulary_is_refused_with_its_file(metadata: dict[str, GgufValue]) -> None:
+    file = GgufFile(path=Path("m.gguf"), metadata=LLAMA3 | metadata, tensors={}, data=memoryview(b""))
+    with pytest.raises(ModelNotSupported, match=r"^m\.gguf holds no tokenizer that this server can build"):
+        load_gguf_tokenizer(file)
+
+
 def test_a_sentencepiece_vocabulary_merges_by_score_and_falls_back_to_bytes() -> None:
     pieces = ["<unk>", "<s>", *(f"<0x{byte:02X}>" for byte in range(256)), "▁", "a", "b", "ab", "▁a", "▁ab"]
     kinds = [2, 3, *(6 for _ in range(256)), 1, 1, 1, 1, 1, 1]
@@ -129,8 +168,9 @@ def test_a_folder_without_a_tokenizer_says_what_to_do(tmp_path: Path) -> None:
         load_folder_tokenizer(tmp_path)
 
 
-def test_a_broken_tokenizer_file_stops_the_start(tmp_path: Path) -> None:
-    (tmp_path / "tokenizer.json").write_text("{}")
+@pytest.mark.parametrize("content", [b"{}", b"", b"[]", b"\xff\xfe", b'{"version": "1.0", "model": {}}'])
+def test_a_broken_tokenizer_file_stops_the_start(tmp_path: Path, content: bytes) -> None:
+    (tmp_path / "tokenizer.json").write_bytes(content)
     with pytest.raises(ModelNotSupported, match=r"tokenizer\.json"):
         load_folder_tokenizer(tmp_path)
 
