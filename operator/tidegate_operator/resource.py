@@ -60,9 +60,6 @@ Revision = Annotated[str, Meta(max_length=128, pattern=r"^[A-Za-z0-9._/-]+$")]
 ServedName = Annotated[str, Meta(min_length=1, max_length=128)]
 ImageName = Annotated[str, Meta(min_length=1, max_length=512)]
 ObjectName = Annotated[str, Meta(min_length=1, max_length=253)]
-BinaryMemory = Annotated[str, Meta(pattern=r"^[1-9][0-9]*(Ki|Mi|Gi|Ti)$", max_length=20)]
-MemoryQuantity = Annotated[str, Meta(pattern=r"^[1-9][0-9]*(k|M|G|T|Ki|Mi|Gi|Ti)?$", max_length=20)]
-CpuQuantity = Annotated[str, Meta(pattern=r"^([1-9][0-9]*|[0-9]+\.[0-9]{1,3}|[1-9][0-9]*m)$", max_length=20)]
 
 
 class SecretKey(Part, frozen=True, kw_only=True):
@@ -130,6 +127,7 @@ class EngineSpec(Part, frozen=True, kw_only=True):
         Rule(
             "!(has(self.kvCacheMemory) && has(self.numKvBlocks))",
             "give engine.kvCacheMemory or engine.numKvBlocks, not both",
+        above_zero("engine.kvCacheMemory", "2Gi or 1.5Gi"),
         ),
     )
 
@@ -145,7 +143,7 @@ class EngineSpec(Part, frozen=True, kw_only=True):
         None
     )
     kv_cache_memory: Annotated[
-        BinaryMemory | None, Meta(description="Memory for KV blocks, such as 2Gi. Default: a share of what is free.")
+        Quantity | None, Meta(description="Memory for KV blocks, such as 2Gi. Default: a share of what is free.")
     ] = None
     num_kv_blocks: Annotated[PositiveInt | None, Meta(description="Number of KV blocks, instead of their memory.")] = (
         None
@@ -185,15 +183,21 @@ class GpuSpec(Part, frozen=True, kw_only=True):
 
 class ResourcesSpec(Part, frozen=True, kw_only=True):
     """What one pod asks its node for."""
+    RULES = (
+        above_zero("resources.cpu", "2, 500m or, in quotes, '0.5'"),
+        above_zero("resources.memory", "24Gi or 1.5Gi"),
+    )
+
 
     gpu: Annotated[GpuSpec | None, Meta(description="Without it the pod computes on the CPU.")] = None
     cpu: Annotated[
-        int | CpuQuantity | None,
+        Quantity | None,
         Meta(
-            description="Cores requested, and the number of compute threads; not a limit, so probes are not throttled."
+            description="Cores requested, and the number of compute threads, such as 2 or 500m, fractions in quotes; "
+            "not a limit, so probes are not throttled."
         ),
     ] = None
-    memory: Annotated[MemoryQuantity | None, Meta(description="Memory, both requested and the limit.")] = None
+    memory: Annotated[Quantity | None, Meta(description="Memory, such as 24Gi: requested, and the limit.")] = None
 
 
 class ScalingTargets(Part, frozen=True, kw_only=True):
@@ -211,6 +215,13 @@ class ScalingTargets(Part, frozen=True, kw_only=True):
 
 class ScalingWindows(Part, frozen=True, kw_only=True):
     """How long demand must last before replicas follow it."""
+    RULES = (
+        Rule(
+            "!has(self.panicSeconds) || self.panicSeconds <= (has(self.upSeconds) ? self.upSeconds : 60)",
+            "autoscaling.windows.panicSeconds must not exceed windows.upSeconds (default 60)",
+        ),
+    )
+
 
     up_seconds: Annotated[Seconds, Meta(description="Demand is averaged over this to scale up. Default: 60.")] = 60
     panic_seconds: Annotated[

@@ -14,6 +14,7 @@ from tidegate_operator.objects.server_args import (
 )
 from tidegate_operator.platform import Platform
 from tidegate_operator.resource import InferenceService, InferenceServiceSpec
+from tidegate_operator.quantity import Quantity, number
 
 USER_ID: Final = 65532  # the image's own user: torch needs one with a name; numeric, or the kubelet cannot check it
 CACHE_MOUNT_PATH: Final = "/cache"
@@ -122,10 +123,8 @@ def _environment(spec: InferenceServiceSpec) -> list[Manifest]:
     return env
 
 
-def _whole_cores(cpu: int | str) -> int:
-    text = str(cpu)
-    cores = float(text.removesuffix("m")) / 1000 if text.endswith("m") else float(text)
-    return max(1, math.ceil(cores))
+def _whole_cores(cpu: Quantity) -> int:
+    return max(1, math.ceil(number(cpu)))
 
 
 def _resources(spec: InferenceServiceSpec) -> Manifest:
@@ -134,7 +133,7 @@ def _resources(spec: InferenceServiceSpec) -> Manifest:
     if spec.resources.cpu is not None:
         requests["cpu"] = str(spec.resources.cpu)
     if spec.resources.memory is not None:
-        requests["memory"] = limits["memory"] = spec.resources.memory
+        requests["memory"] = limits["memory"] = str(spec.resources.memory)
     gpu = spec.resources.gpu
     if gpu is not None and gpu.count > 0:
         limits[gpu.resource_name] = str(gpu.count)
