@@ -17,6 +17,8 @@ from tidegate_operator.errors import ClusterError, Conflict, Missing, OperatorEr
 
 REQUEST_TIMEOUT_S = 15.0
 PAGE_SIZE = 500
+# A server-side apply of what does not fit its kind is answered with 500, though only the sender can mend it.
+UNFIT_OBJECT = "failed to create typed patch object"
 
 
 async def load_configuration() -> Configuration:
@@ -141,7 +143,7 @@ def _translated(error: ApiException) -> ClusterError:
         return Missing(message, status=status)
     if status == 409:
         return Conflict(message, status=status)
-    if status in (400, 403, 405, 413, 415, 422):
+    if status in (400, 403, 405, 413, 415, 422) or message.startswith(UNFIT_OBJECT):
         return Refused(message, status=status)
     return Unavailable(message, status=status)
 

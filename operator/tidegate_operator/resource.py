@@ -7,7 +7,7 @@ changes would otherwise change stored objects, and with them running pods.
 
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Annotated, Any
+from typing import Annotated
 
 import msgspec
 from msgspec import Meta
@@ -15,12 +15,11 @@ from msgspec import Meta
 from tidegate_operator.cluster import INFERENCE_SERVICE, Key, Manifest, ObjectRef
 from tidegate_operator.errors import InvalidResource
 from tidegate_operator.part import Part, Rule
+from tidegate_operator.pass_through import EnvVar, PassThrough, Volume, VolumeMount, keyed_list
+from tidegate_operator.quantity import Quantity, above_zero
 from tidegate_operator.resource_status import InferenceServiceStatus, decode_status
 
 NAME_MAX_LENGTH = 52  # leaves room for what a Deployment's pods add within a label's 63 characters
-
-PassThrough = dict[str, Any]
-"""A fragment of a Kubernetes object that goes into the pod as it is; the API server checks it there."""
 
 
 class DataType(StrEnum):
@@ -292,7 +291,7 @@ class LocalObjectReference(Part, frozen=True, kw_only=True):
 
 
 class PodTemplateSpec(Part, frozen=True, kw_only=True):
-    """What a platform team adds to every pod; list entries are added to the operator's own."""
+    """What a platform team adds to every pod; entries replace the operator's own of the same name or path."""
 
     labels: Annotated[dict[str, str], Meta(description="Further labels.")] = msgspec.field(default_factory=dict)
     annotations: Annotated[dict[str, str], Meta(description="Further annotations.")] = msgspec.field(
@@ -304,11 +303,13 @@ class PodTemplateSpec(Part, frozen=True, kw_only=True):
     tolerations: Annotated[tuple[PassThrough, ...], Meta(max_length=64, description="As in a pod.")] = ()
     affinity: Annotated[PassThrough | None, Meta(description="As in a pod.")] = None
     env: Annotated[
-        tuple[PassThrough, ...], Meta(max_length=128, description="Environment of the server, as in a container.")
+        tuple[EnvVar, ...],
+        keyed_list("name", max_length=128, description="Environment of the server, as in a container."),
     ] = ()
-    volumes: Annotated[tuple[PassThrough, ...], Meta(max_length=64, description="As in a pod.")] = ()
+    volumes: Annotated[tuple[Volume, ...], keyed_list("name", max_length=64, description="As in a pod.")] = ()
     volume_mounts: Annotated[
-        tuple[PassThrough, ...], Meta(max_length=64, description="Mounts of the server, as in a container.")
+        tuple[VolumeMount, ...],
+        keyed_list("mountPath", max_length=64, description="Mounts of the server, as in a container."),
     ] = ()
     runtime_class_name: Annotated[ObjectName | None, Meta(description="As in a pod.")] = None
     priority_class_name: Annotated[ObjectName | None, Meta(description="As in a pod.")] = None
@@ -323,6 +324,17 @@ class DisruptionBudgetSpec(Part, frozen=True, kw_only=True):
     enabled: Annotated[bool, Meta(description="Default: true.")] = True
 
 
+def _kept_by(condition: str, *, volume: str, path: str, message: str) -> Rule:
+    """The pod template may replace what the operator puts into a pod, but not what another field of the spec says."""
+    template = "self.podTemplate"
+    return Rule(
+        f"!({condition}) || !has({template}) || "
+        f"((!has({template}.volumes) || {template}.volumes.all(v, v.name != '{volume}')) && "
+        f"(!has({template}.volumeMounts) || {template}.volumeMounts.all(m, !(m.mountPath in ['{path}', '{path}/']))))",
+        message,
+    )
+
+
 class InferenceServiceSpec(Part, frozen=True, kw_only=True):
     """What the user wants."""
 
@@ -330,6 +342,18 @@ class InferenceServiceSpec(Part, frozen=True, kw_only=True):
         Rule(
             "!(has(self.replicas) && has(self.autoscaling))",
             "give replicas (a fixed number) or autoscaling (minReplicas to maxReplicas), not both",
+        ),
+        _kept_by(
+            "self.model.uri.startsWith('pvc://')",
+            volume="model",
+            path="/models",
+            message="podTemplate must leave the volume 'model' and the mount at /models to the pvc:// model",
+        ),
+        _kept_by(
+            "has(self.model.cache)",
+            volume="cache",
+            path="/cache",
+            message="podTemplate must leave the volume 'cache' and the mount at /cache to model.cache",
         ),
     )
 

@@ -108,6 +108,13 @@ def test_object_of_somebody_else_is_left_alone_until_its_name_is_free(
     wait_for_condition(kube, namespace, "Degraded", "False")
 
 
+@pytest.mark.parametrize(
+    ("pod_template", "told"),
+    [
+        pytest.param({"tolerations": [{"operator": "Sometimes"}]}, "tolerations[0].operator", id="a wrong value"),
+        pytest.param({"affinity": {"nodeAfinity": {}}}, "nodeAfinity", id="a field that pods do not have"),
+    ],
+)
 def test_refusal_by_the_api_server_is_told_with_its_words(
     kube: Kube, namespace: str, apply: Callable[..., Json]
 ) -> None:
