@@ -126,8 +126,8 @@ class EngineSpec(Part, frozen=True, kw_only=True):
         Rule(
             "!(has(self.kvCacheMemory) && has(self.numKvBlocks))",
             "give engine.kvCacheMemory or engine.numKvBlocks, not both",
-        above_zero("engine.kvCacheMemory", "2Gi or 1.5Gi"),
         ),
+        above_zero("engine.kvCacheMemory", "2Gi or 1.5Gi"),
     )
 
     dtype: Annotated[DataType | None, Meta(description="Number format of weights and KV cache. Default: auto.")] = None
@@ -182,11 +182,11 @@ class GpuSpec(Part, frozen=True, kw_only=True):
 
 class ResourcesSpec(Part, frozen=True, kw_only=True):
     """What one pod asks its node for."""
+
     RULES = (
         above_zero("resources.cpu", "2, 500m or, in quotes, '0.5'"),
         above_zero("resources.memory", "24Gi or 1.5Gi"),
     )
-
 
     gpu: Annotated[GpuSpec | None, Meta(description="Without it the pod computes on the CPU.")] = None
     cpu: Annotated[
@@ -214,13 +214,13 @@ class ScalingTargets(Part, frozen=True, kw_only=True):
 
 class ScalingWindows(Part, frozen=True, kw_only=True):
     """How long demand must last before replicas follow it."""
+
     RULES = (
         Rule(
             "!has(self.panicSeconds) || self.panicSeconds <= (has(self.upSeconds) ? self.upSeconds : 60)",
             "autoscaling.windows.panicSeconds must not exceed windows.upSeconds (default 60)",
         ),
     )
-
 
     up_seconds: Annotated[Seconds, Meta(description="Demand is averaged over this to scale up. Default: 60.")] = 60
     panic_seconds: Annotated[
@@ -270,8 +270,8 @@ class DrainSpec(Part, frozen=True, kw_only=True):
         Meta(ge=0, le=600, description="New requests are still taken while endpoints catch up. Default: 5."),
     ] = 5
     timeout_seconds: Annotated[
-        int, Meta(ge=0, le=86_400, description="Then running requests may take this long to finish. Default: 120.")
-    ] = 120
+        int, Meta(ge=0, le=86_400, description="Then running requests may take this long to finish. Default: 300.")
+    ] = 300
 
 
 class ServiceSpec(Part, frozen=True, kw_only=True):

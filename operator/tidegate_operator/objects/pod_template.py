@@ -14,8 +14,8 @@ from tidegate_operator.objects.server_args import (
     split_claim,
 )
 from tidegate_operator.platform import Platform
-from tidegate_operator.resource import InferenceService, InferenceServiceSpec
 from tidegate_operator.quantity import Quantity, number
+from tidegate_operator.resource import InferenceService, InferenceServiceSpec
 
 USER_ID: Final = 65532  # the image's own user: torch needs one with a name; numeric, or the kubelet cannot check it
 CACHE_MOUNT_PATH: Final = "/cache"
