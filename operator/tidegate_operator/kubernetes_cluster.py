@@ -50,13 +50,20 @@ class KubernetesCluster:
         except Missing:
             return None
 
-    async def list(self, kind: Kind, namespace: str | None, labels: Mapping[str, str]) -> Sequence[Manifest]:
-        selector = ",".join(f"{key}={value}" for key, value in sorted(labels.items())) or None
+    async def list(
+        self, kind: Kind, namespace: str | None, labels: Mapping[str, str], fields: Mapping[str, str] | None = None
+    ) -> Sequence[Manifest]:
         items: list[Manifest] = []
         token: str | None = None
         while True:
             page = await self._call(
-                "get", kind, namespace=namespace, label_selector=selector, limit=PAGE_SIZE, _continue=token
+                "get",
+                kind,
+                namespace=namespace,
+                label_selector=_selector(labels),
+                field_selector=_selector(fields or {}),
+                limit=PAGE_SIZE,
+                _continue=token,
             )
             # Items of a list come without their kind; everything downstream reads it from the object.
             items += [{"apiVersion": kind.api_version, "kind": kind.name} | item for item in page["items"]]
@@ -133,6 +140,10 @@ class _Path(Resource):  # type: ignore[misc]  # the client is untyped
     def path(self, name: str | None = None, namespace: str | None = None) -> str:
         base: str = super().path(name=name, namespace=namespace)
         return base + self._suffix
+
+
+def _selector(wanted: Mapping[str, str]) -> str | None:
+    return ",".join(f"{key}={value}" for key, value in sorted(wanted.items())) or None
 
 
 def _translated(error: ApiException) -> ClusterError:

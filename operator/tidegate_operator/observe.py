@@ -5,6 +5,7 @@ own last apply has already changed.
 """
 
 import asyncio
+from datetime import datetime
 
 from tidegate_operator.cluster import CHILD_KINDS, DEPLOYMENT, POD, Cluster, Key, Manifest, ObjectRef, ref_of
 from tidegate_operator.deployments import decode_deployment
@@ -14,12 +15,13 @@ from tidegate_operator.pods import Pod, decode_pod
 from tidegate_operator.resource import InferenceService
 
 
-async def observe(cluster: Cluster, resource: InferenceService) -> Observed:
+async def observe(cluster: Cluster, resource: InferenceService, now: datetime) -> Observed:
     """Everything but the samples of load, which the caller remembers."""
     key = resource.key
-    children, pods = await asyncio.gather(_children(cluster, key), _pods(cluster, key))
+    children, pods = await asyncio.gather(_children(cluster, key), _pods(cluster, key, now))
     ours = [child for child in children if is_owned_by(child, resource.uid)]
     deployment = next((child for child in ours if child["kind"] == DEPLOYMENT.name), None)
+from tidegate_operator.pod_events import with_warning
     return Observed(
         deployment=None if deployment is None else decode_deployment(deployment),
         pods=pods,
@@ -33,9 +35,9 @@ async def _children(cluster: Cluster, key: Key) -> list[Manifest]:
     return [child for child in found if child is not None]
 
 
-async def _pods(cluster: Cluster, key: Key) -> tuple[Pod, ...]:
+async def _pods(cluster: Cluster, key: Key, now: datetime) -> tuple[Pod, ...]:
     found = await cluster.list(POD, key.namespace, pod_selector(key.name))
-    return tuple(decode_pod(pod) for pod in found)
+    return await with_warning(cluster, key.namespace, [decode_pod(pod) for pod in found], now)
 
 
 def _owner(manifest: Manifest) -> str:

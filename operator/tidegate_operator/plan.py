@@ -20,6 +20,7 @@ from tidegate_operator.platform import Platform
 from tidegate_operator.resource import InferenceService
 from tidegate_operator.resource_status import ConditionStatus, InferenceServiceStatus
 from tidegate_operator.scaling import Scaling, plan_scaling
+from tidegate_operator.rollout import max_unavailable
 from tidegate_operator.status import DEGRADED, READY, build_status, name_taken
 
 RECHECK_UNSETTLED: Final = timedelta(seconds=15)  # pods' troubles can change without an event of theirs
@@ -62,16 +63,17 @@ def plan(resource: InferenceService, observed: Observed, platform: Platform, now
     deployment = observed.deployment
     rendering = render(resource, platform, deployment.annotations if deployment is not None else {})
     scaling = plan_scaling(resource, observed, now)
-    failure = find_failure(resource.spec, deployment, observed.pods)
-    if observed.foreign:
-        failure = name_taken(observed.foreign)
-    status = build_status(resource, observed, scaling, failure, _update_note(resource, rendering), platform, now)
-    if observed.foreign:
-        # Half a service helps nobody: nothing is made until the name is free.
-        return Desired((), None, (), (), status, _transitions(resource, status), RECHECK_UNSETTLED)
-    children = _children(resource, rendering, observed)
+    children = _children(resource, rendering, scaling, observed)
     wanted = {kind_of(child) for child in children}
     return Desired(
+    in_the_way = [foreign for foreign in observed.foreign if foreign.ref.kind in wanted]
+    if in_the_way:
+        return _held_back(resource, observed, scaling, in_the_way, platform, now)
+    failure = find_failure(resource.spec, deployment, observed.pods, rendering.template_hash)
+    rolls = deployment is not None and deployment.template_hash != rendering.template_hash
+    change = Change.ROLLOUT if rolls else Change.NONE
+    note = _update_note(resource, rendering)
+    status = build_status(resource, observed, scaling, failure, change, note, platform, now)
         children=children,
         replicas=_replicas(resource, deployment, scaling),
         victims=_victims(resource, observed, scaling),
@@ -107,7 +109,16 @@ def _children(resource: InferenceService, rendering: Rendering, observed: Observ
     children.append(build_service(resource))
     if resource.spec.pod_disruption_budget.enabled:
         children.append(build_pod_disruption_budget(resource))
-    children.append(build_deployment(resource, rendering))
+    # A new Deployment is made with its count at once; from then on the autoscaler's is a field of its own.
+    has_count = resource.spec.autoscaling is None or observed.deployment is None
+    children.append(
+        build_deployment(
+            resource,
+            rendering,
+            replicas=scaling.replicas if has_count else None,
+            max_unavailable=max_unavailable(resource.spec, observed.pods, rendering.template_hash),
+        )
+    )
     for child in children:
         # With the uid an apply changes that very object and never revives one that was deleted meanwhile.
         uid = observed.uid_of(kind_of(child))
@@ -154,9 +165,9 @@ def _update_note(resource: InferenceService, rendering: Rendering) -> str | None
 def _rollout_sentence(deployment: Deployment | None, rendering: Rendering) -> tuple[Because, ...]:
     if deployment is None:
         return (Because("Created", "made the Deployment, its Service and what belongs to them"),)
-    if deployment.annotations.get(labels.TEMPLATE_HASH_ANNOTATION) == rendering.template_hash:
+    if deployment.template_hash == rendering.template_hash:
         return ()
-    if labels.TEMPLATE_HASH_ANNOTATION not in deployment.annotations:
+    if not deployment.template_hash:
         return (Because("RollingOut", "the Deployment had lost its rendering; pods roll to a new one"),)
     return (Because("RollingOut", "the spec has changed what pods run; they are replaced one at a time"),)
 

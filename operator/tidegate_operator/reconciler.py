@@ -57,7 +57,7 @@ class Reconciler:
         except InvalidResource as error:
             await self._say_invalid(manifest, error)
             return None
-        observed = await self._with_samples(resource, await observe(self.cluster, resource))
+        observed = await self._with_samples(resource, await observe(self.cluster, resource, self.clock()))
         desired = plan(resource, observed, self.platform, self.clock())
         try:
             await apply(self.cluster, resource, desired)

@@ -6,6 +6,7 @@ import kubernetes_validate
 import pytest
 
 from tests.operator.make import NOW, PLATFORM, resource
+from tests.operator.test_status import SETTLED
 from tidegate_contract import labels
 from tidegate_operator.cluster import Manifest
 from tidegate_operator.objects.pod_template import GRACE_MARGIN_S, USER_ID, build_pod_template
@@ -212,7 +213,7 @@ def test_overrides_reach_the_pod() -> None:
     assert token in server["env"]
 
 
-def test_fixed_replicas_are_applied_and_scaled_ones_never() -> None:
+def test_fixed_replicas_are_applied_and_scaled_ones_only_with_a_new_deployment() -> None:
     assert children(replicas=3)["Deployment"]["spec"]["replicas"] == 3
     assert children()["Deployment"]["spec"]["replicas"] == 1
     subject = resource(autoscaling={"maxReplicas": 3})
