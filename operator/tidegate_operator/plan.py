@@ -89,6 +89,31 @@ def plan(resource: InferenceService, observed: Observed, platform: Platform, now
 
 
 def plan_after_refusal(
+def _held_back(
+    resource: InferenceService,
+    observed: Observed,
+    scaling: Scaling,
+    in_the_way: Sequence[Foreign],
+    platform: Platform,
+    now: datetime,
+) -> Desired:
+    """Half a service helps nobody: nothing is made until every name is free. What is there is still scaled."""
+    taken = [foreign for foreign in in_the_way if not foreign.is_leaving]
+    failure = name_taken(taken) if taken else None
+    change = Change.BLOCKED if taken else Change.WAIT
+    note = resource.status.update_available
+    status = build_status(resource, observed, scaling, failure, change, note, platform, now)
+    return Desired(
+        children=(),
+        replicas=_replicas(resource, observed.deployment, scaling),
+        victims=_victims(resource, observed, scaling),
+        remove=(),
+        status=status,
+        because=(*_scaling_sentence(scaling), *_transitions(resource, status)),
+        recheck_after=RECHECK_UNSETTLED if resource.spec.autoscaling is None else TICK,
+    )
+
+
     resource: InferenceService, observed: Observed, platform: Platform, error: Refused, now: datetime
 ) -> tuple[InferenceServiceStatus, tuple[Because, ...]]:
     """The status to write when the API server has refused a child: why, in its own words."""
@@ -130,24 +155,22 @@ def _children(resource: InferenceService, rendering: Rendering, observed: Observ
 def _replicas(resource: InferenceService, deployment: Deployment | None, scaling: Scaling) -> Manifest | None:
     """The autoscaler's own apply, when it has something to say.
 
-    On the way from a fixed count to autoscaling it takes the present count over first: a field that its only owner
-    drops falls back to 1, and with it the service.
+    From a count in the template, fixed or that of a new Deployment, it takes the present one over first: a field that
+    its only owner drops falls back to 1, and with it the service.
     """
-    if resource.spec.autoscaling is None:
+    if resource.spec.autoscaling is None or deployment is None:
         return None
-    if deployment is None:
-        return build_replicas(resource, scaling.replicas)
     if scaling.record is not None or scaling.takes_over or deployment.is_scaled_by_template:
         return build_replicas(resource, scaling.replicas)
     return None
 
 
 def _victims(resource: InferenceService, observed: Observed, scaling: Scaling) -> tuple[Victim, ...]:
-    """Mark the pod that leaves, and unmark those marked for an earlier decision."""
-    if scaling.victim is None:
+    """Mark the pods that leave, and unmark those marked for an earlier decision."""
+    if not scaling.victims:
         return ()
-    marked = [pod for pod in observed.pods if pod.deletion_cost != 0 and pod.name != scaling.victim.name]
-    changes = [(pod, "0") for pod in marked] + [(scaling.victim, VICTIM_DELETION_COST)]
+    marked = [pod for pod in observed.pods if pod.deletion_cost != 0 and pod not in scaling.victims]
+    changes = [(pod, "0") for pod in marked] + [(pod, VICTIM_DELETION_COST) for pod in scaling.victims]
     namespace = resource.key.namespace
     return tuple(Victim(ObjectRef(POD, namespace, pod.name, pod.uid), cost) for pod, cost in changes)
 
@@ -156,6 +179,16 @@ def _update_note(resource: InferenceService, rendering: Rendering) -> str | None
     if not rendering.is_outdated:
         return None
     return (
+def _unwanted(observed: Observed, rendering: Rendering, wanted: Set[Kind]) -> tuple[ObjectRef, ...]:
+    """What this spec makes no longer; but an account that the pods still name stays, whoever made it."""
+    account = rendering.template["spec"]["serviceAccountName"]
+    return tuple(
+        ref
+        for ref in observed.children
+        if ref.kind not in wanted and not (ref.kind == SERVICE_ACCOUNT and ref.name == account)
+    )
+
+
         f"pods run as version {rendering.renderer_version} rendered them; to roll to the present version: kubectl "
         f"annotate infs {resource.key.name} -n {resource.key.namespace} --overwrite "
         f'{labels.ROLL_ANNOTATION}="$(date +%s)"'
