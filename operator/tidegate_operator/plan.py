@@ -1,12 +1,13 @@
 """What should be, from what the user wants and what is: pure, and the same again when nothing has changed."""
 
+from collections.abc import Sequence, Set
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Final
 
 from tidegate_contract import labels
 from tidegate_operator.autoscale import TICK
-from tidegate_operator.cluster import POD, Manifest, ObjectRef, kind_of
+from tidegate_operator.cluster import POD, SERVICE_ACCOUNT, Kind, Manifest, ObjectRef, kind_of
 from tidegate_operator.deployments import Deployment
 from tidegate_operator.errors import Refused
 from tidegate_operator.failures import Failure, find_failure
@@ -15,13 +16,13 @@ from tidegate_operator.objects.pod_disruption_budget import build_pod_disruption
 from tidegate_operator.objects.rendering import Rendering, render
 from tidegate_operator.objects.service import build_service
 from tidegate_operator.objects.service_account import build_service_account
-from tidegate_operator.observed import Observed
+from tidegate_operator.observed import Foreign, Observed
 from tidegate_operator.platform import Platform
 from tidegate_operator.resource import InferenceService
 from tidegate_operator.resource_status import ConditionStatus, InferenceServiceStatus
-from tidegate_operator.scaling import Scaling, plan_scaling
 from tidegate_operator.rollout import max_unavailable
-from tidegate_operator.status import DEGRADED, READY, build_status, name_taken
+from tidegate_operator.scaling import Scaling, plan_scaling
+from tidegate_operator.status import DEGRADED, READY, Change, build_status, name_taken
 
 RECHECK_UNSETTLED: Final = timedelta(seconds=15)  # pods' troubles can change without an event of theirs
 SCALED_UP: Final = "ScaledUp"
@@ -65,7 +66,6 @@ def plan(resource: InferenceService, observed: Observed, platform: Platform, now
     scaling = plan_scaling(resource, observed, now)
     children = _children(resource, rendering, scaling, observed)
     wanted = {kind_of(child) for child in children}
-    return Desired(
     in_the_way = [foreign for foreign in observed.foreign if foreign.ref.kind in wanted]
     if in_the_way:
         return _held_back(resource, observed, scaling, in_the_way, platform, now)
@@ -74,10 +74,11 @@ def plan(resource: InferenceService, observed: Observed, platform: Platform, now
     change = Change.ROLLOUT if rolls else Change.NONE
     note = _update_note(resource, rendering)
     status = build_status(resource, observed, scaling, failure, change, note, platform, now)
+    return Desired(
         children=children,
         replicas=_replicas(resource, deployment, scaling),
         victims=_victims(resource, observed, scaling),
-        remove=tuple(ref for ref in observed.children if ref.kind not in wanted),
+        remove=_unwanted(observed, rendering, wanted),
         status=status,
         because=(
             *_rollout_sentence(deployment, rendering),
@@ -88,7 +89,6 @@ def plan(resource: InferenceService, observed: Observed, platform: Platform, now
     )
 
 
-def plan_after_refusal(
 def _held_back(
     resource: InferenceService,
     observed: Observed,
@@ -114,6 +114,7 @@ def _held_back(
     )
 
 
+def plan_after_refusal(
     resource: InferenceService, observed: Observed, platform: Platform, error: Refused, now: datetime
 ) -> tuple[InferenceServiceStatus, tuple[Because, ...]]:
     """The status to write when the API server has refused a child: why, in its own words."""
@@ -123,11 +124,14 @@ def _held_back(
         "correct the field that it names, or the operator's permissions",
     )
     scaling = plan_scaling(resource, observed, now)
-    status = build_status(resource, observed, scaling, failure, resource.status.update_available, platform, now)
+    note = resource.status.update_available
+    status = build_status(resource, observed, scaling, failure, Change.BLOCKED, note, platform, now)
     return status, _transitions(resource, status)
 
 
-def _children(resource: InferenceService, rendering: Rendering, observed: Observed) -> tuple[Manifest, ...]:
+def _children(
+    resource: InferenceService, rendering: Rendering, scaling: Scaling, observed: Observed
+) -> tuple[Manifest, ...]:
     children: list[Manifest] = []
     if resource.spec.pod_template.service_account_name is None:
         children.append(build_service_account(resource))
@@ -175,10 +179,6 @@ def _victims(resource: InferenceService, observed: Observed, scaling: Scaling) -
     return tuple(Victim(ObjectRef(POD, namespace, pod.name, pod.uid), cost) for pod, cost in changes)
 
 
-def _update_note(resource: InferenceService, rendering: Rendering) -> str | None:
-    if not rendering.is_outdated:
-        return None
-    return (
 def _unwanted(observed: Observed, rendering: Rendering, wanted: Set[Kind]) -> tuple[ObjectRef, ...]:
     """What this spec makes no longer; but an account that the pods still name stays, whoever made it."""
     account = rendering.template["spec"]["serviceAccountName"]
@@ -189,6 +189,10 @@ def _unwanted(observed: Observed, rendering: Rendering, wanted: Set[Kind]) -> tu
     )
 
 
+def _update_note(resource: InferenceService, rendering: Rendering) -> str | None:
+    if not rendering.is_outdated:
+        return None
+    return (
         f"pods run as version {rendering.renderer_version} rendered them; to roll to the present version: kubectl "
         f"annotate infs {resource.key.name} -n {resource.key.namespace} --overwrite "
         f'{labels.ROLL_ANNOTATION}="$(date +%s)"'
