@@ -11,6 +11,7 @@ CHART = REPOSITORY / "charts" / "tidegate"
 CRD = CHART / "files" / "inferenceservices-crd.yaml"
 INSTALL = REPOSITORY / "manifests" / "install.yaml"
 NAMESPACE = "tidegate-system"
+KUBERNETES = "1.30.0"  # the oldest that the chart takes; helm itself may assume an older one
 
 INSTALL_HEADER = f"""\
 # Generated from charts/tidegate with its default values by `make generate`, for those without Helm:
@@ -24,7 +25,7 @@ metadata:
 
 def install_yaml(helm: Path) -> str:
     """The chart with its default values, the namespace first."""
-    template = [str(helm), "template", "tidegate", str(CHART), "--namespace", NAMESPACE]
+    template = [str(helm), "template", "tidegate", str(CHART), "--namespace", NAMESPACE, "--kube-version", KUBERNETES]
     rendered = subprocess.run(template, stdout=subprocess.PIPE, text=True, check=True).stdout
     return INSTALL_HEADER + rendered
 

@@ -12,8 +12,7 @@ from tidegate_operator.resource_status import InferenceServiceStatus, encode_sta
 async def apply(cluster: Cluster, resource: InferenceService, desired: Desired) -> None:
     """Deletion costs before replicas, replicas before the template, status last.
 
-    Replicas come before the template because the template may give their ownership up (see `plan`); only a Deployment
-    that is yet to be made gets them afterwards.
+    Replicas come before the template because the template may give their ownership up (see `plan`).
     """
     for victim in desired.victims:
         annotation = {labels.POD_DELETION_COST_ANNOTATION: victim.deletion_cost}
@@ -22,13 +21,10 @@ async def apply(cluster: Cluster, resource: InferenceService, desired: Desired) 
             await cluster.merge(victim.ref, patch)
         except (Conflict, Missing):
             continue  # the pod is gone; the next best one leaves
-    is_there = any(child["kind"] == "Deployment" and "uid" in child["metadata"] for child in desired.children)
-    if is_there:
-        await _apply_replicas(cluster, desired)
+    if desired.replicas is not None:
+        await cluster.apply(desired.replicas, field_manager=SCALER_FIELD_MANAGER, force=True)
     for child in desired.children:
         await _apply_child(cluster, child)
-    if not is_there:
-        await _apply_replicas(cluster, desired)
     for ref in desired.remove:
         await cluster.delete(ref)
     await write_status(cluster, resource.ref, resource.status, desired.status)
@@ -54,8 +50,3 @@ async def _apply_child(cluster: Cluster, child: Manifest) -> None:
     # under its name since the observation belongs to somebody else, and shows as a conflict.
     is_ours = "uid" in child["metadata"]
     await cluster.apply(child, field_manager=labels.FIELD_MANAGER, force=is_ours)
-
-
-async def _apply_replicas(cluster: Cluster, desired: Desired) -> None:
-    if desired.replicas is not None:
-        await cluster.apply(desired.replicas, field_manager=SCALER_FIELD_MANAGER, force=True)

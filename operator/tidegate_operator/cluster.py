@@ -68,8 +68,10 @@ class Cluster(Protocol):
         """The object, or None where there is none."""
         ...
 
-    async def list(self, kind: Kind, namespace: str | None, labels: Mapping[str, str]) -> Sequence[Manifest]:
-        """All objects of a kind that carry these labels; namespace None means every namespace."""
+    async def list(
+        self, kind: Kind, namespace: str | None, labels: Mapping[str, str], fields: Mapping[str, str] | None = None
+    ) -> Sequence[Manifest]:
+        """All objects of a kind with these labels and fields; namespace None means every namespace."""
         ...
 
     async def create(self, manifest: Manifest) -> Manifest:

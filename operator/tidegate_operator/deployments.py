@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Any
 
-from tidegate_contract.labels import FIELD_MANAGER
+from tidegate_contract.labels import FIELD_MANAGER, TEMPLATE_HASH_ANNOTATION
 from tidegate_operator.cluster import Manifest
 from tidegate_operator.objects.deployment import SCALER_FIELD_MANAGER
 
@@ -20,6 +20,11 @@ class Deployment:
     refusal: str | None  # why the API server refuses its pods: quota, policy, webhook
     missed_deadline: str | None  # why the controller gave the rollout up
     replicas_owners: tuple[str, ...]  # field managers of `spec.replicas`
+
+    @property
+    def template_hash(self) -> str:
+        """Of the rendering that it runs; empty when that was lost."""
+        return self.annotations.get(TEMPLATE_HASH_ANNOTATION, "")
 
     @property
     def is_rolling(self) -> bool:

@@ -5,7 +5,7 @@ OperatorError
 ├── InvalidResource       the spec cannot be read: permanent, a condition says which field
 ├── LeaseLost             this process leads no longer and must end
 └── ClusterError          the API server said no
-    ├── Refused           400, 403, 422: permanent until spec, permissions or a policy change
+    ├── Refused           400, 403, 422, unfit for its kind: permanent until spec, permissions or a policy change
     ├── Conflict          409: another writer was faster; look again at once
     ├── Missing           404 where the object had to exist: it was deleted meanwhile
     └── Unavailable       time-outs, 429, 5xx: temporary

@@ -7,6 +7,7 @@ from typing import Final
 from aiohttp import web
 
 from tidegate_contract import labels
+from tidegate_operator.errors import InvalidSetting
 from tidegate_operator.metrics import OperatorMetrics
 from tidegate_operator.watched import SILENCE_LIMIT_S, Watched
 from tidegate_operator.worker import Worker
@@ -40,7 +41,11 @@ class Health:
 
 
 async def serve_health(health: Health, metrics: OperatorMetrics, port: int) -> web.AppRunner:
-    """Start to listen; the caller cleans the runner up."""
+    """Start to listen; the caller cleans the runner up.
+
+    Raises:
+        InvalidSetting: the port cannot be had.
+    """
 
     async def alive(_: web.Request) -> web.Response:
         problem = health.problem()
@@ -64,5 +69,9 @@ async def serve_health(health: Health, metrics: OperatorMetrics, port: int) -> w
     )
     runner = web.AppRunner(app, access_log=None)
     await runner.setup()
-    await web.TCPSite(runner, port=port).start()
+    try:
+        await web.TCPSite(runner, port=port).start()
+    except OSError as error:
+        await runner.cleanup()
+        raise InvalidSetting("--ops-port", f"cannot listen: {error.strerror}") from error
     return runner

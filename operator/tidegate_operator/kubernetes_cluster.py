@@ -17,6 +17,8 @@ from tidegate_operator.errors import ClusterError, Conflict, Missing, OperatorEr
 
 REQUEST_TIMEOUT_S = 15.0
 PAGE_SIZE = 500
+# A server-side apply of what does not fit its kind is answered with 500, though only the sender can mend it.
+UNFIT_OBJECT = "failed to create typed patch object"
 
 
 async def load_configuration() -> Configuration:
@@ -48,13 +50,20 @@ class KubernetesCluster:
         except Missing:
             return None
 
-    async def list(self, kind: Kind, namespace: str | None, labels: Mapping[str, str]) -> Sequence[Manifest]:
-        selector = ",".join(f"{key}={value}" for key, value in sorted(labels.items())) or None
+    async def list(
+        self, kind: Kind, namespace: str | None, labels: Mapping[str, str], fields: Mapping[str, str] | None = None
+    ) -> Sequence[Manifest]:
         items: list[Manifest] = []
         token: str | None = None
         while True:
             page = await self._call(
-                "get", kind, namespace=namespace, label_selector=selector, limit=PAGE_SIZE, _continue=token
+                "get",
+                kind,
+                namespace=namespace,
+                label_selector=_selector(labels),
+                field_selector=_selector(fields or {}),
+                limit=PAGE_SIZE,
+                _continue=token,
             )
             # Items of a list come without their kind; everything downstream reads it from the object.
             items += [{"apiVersion": kind.api_version, "kind": kind.name} | item for item in page["items"]]
@@ -133,6 +142,10 @@ class _Path(Resource):  # type: ignore[misc]  # the client is untyped
         return base + self._suffix
 
 
+def _selector(wanted: Mapping[str, str]) -> str | None:
+    return ",".join(f"{key}={value}" for key, value in sorted(wanted.items())) or None
+
+
 def _translated(error: ApiException) -> ClusterError:
     """One of our errors, with the API server's own sentence rather than the client's dump of headers."""
     status = error.status or 0
@@ -141,7 +154,7 @@ def _translated(error: ApiException) -> ClusterError:
         return Missing(message, status=status)
     if status == 409:
         return Conflict(message, status=status)
-    if status in (400, 403, 405, 413, 415, 422):
+    if status in (400, 403, 405, 413, 415, 422) or message.startswith(UNFIT_OBJECT):
         return Refused(message, status=status)
     return Unavailable(message, status=status)
 

@@ -14,6 +14,7 @@ class Foreign:
 
     ref: ObjectRef
     owner: str  # for the message: who it belongs to
+    is_leaving: bool = False  # it goes by itself
 
 
 @dataclass(frozen=True, slots=True)

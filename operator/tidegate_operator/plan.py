@@ -1,12 +1,13 @@
 """What should be, from what the user wants and what is: pure, and the same again when nothing has changed."""
 
+from collections.abc import Sequence, Set
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Final
 
 from tidegate_contract import labels
 from tidegate_operator.autoscale import TICK
-from tidegate_operator.cluster import POD, Manifest, ObjectRef, kind_of
+from tidegate_operator.cluster import POD, SERVICE_ACCOUNT, Kind, Manifest, ObjectRef, kind_of
 from tidegate_operator.deployments import Deployment
 from tidegate_operator.errors import Refused
 from tidegate_operator.failures import Failure, find_failure
@@ -15,12 +16,13 @@ from tidegate_operator.objects.pod_disruption_budget import build_pod_disruption
 from tidegate_operator.objects.rendering import Rendering, render
 from tidegate_operator.objects.service import build_service
 from tidegate_operator.objects.service_account import build_service_account
-from tidegate_operator.observed import Observed
+from tidegate_operator.observed import Foreign, Observed
 from tidegate_operator.platform import Platform
 from tidegate_operator.resource import InferenceService
 from tidegate_operator.resource_status import ConditionStatus, InferenceServiceStatus
+from tidegate_operator.rollout import max_unavailable
 from tidegate_operator.scaling import Scaling, plan_scaling
-from tidegate_operator.status import DEGRADED, READY, build_status, name_taken
+from tidegate_operator.status import DEGRADED, READY, Change, build_status, name_taken
 
 RECHECK_UNSETTLED: Final = timedelta(seconds=15)  # pods' troubles can change without an event of theirs
 SCALED_UP: Final = "ScaledUp"
@@ -62,20 +64,21 @@ def plan(resource: InferenceService, observed: Observed, platform: Platform, now
     deployment = observed.deployment
     rendering = render(resource, platform, deployment.annotations if deployment is not None else {})
     scaling = plan_scaling(resource, observed, now)
-    failure = find_failure(resource.spec, deployment, observed.pods)
-    if observed.foreign:
-        failure = name_taken(observed.foreign)
-    status = build_status(resource, observed, scaling, failure, _update_note(resource, rendering), platform, now)
-    if observed.foreign:
-        # Half a service helps nobody: nothing is made until the name is free.
-        return Desired((), None, (), (), status, _transitions(resource, status), RECHECK_UNSETTLED)
-    children = _children(resource, rendering, observed)
+    children = _children(resource, rendering, scaling, observed)
     wanted = {kind_of(child) for child in children}
+    in_the_way = [foreign for foreign in observed.foreign if foreign.ref.kind in wanted]
+    if in_the_way:
+        return _held_back(resource, observed, scaling, in_the_way, platform, now)
+    failure = find_failure(resource.spec, deployment, observed.pods, rendering.template_hash)
+    rolls = deployment is not None and deployment.template_hash != rendering.template_hash
+    change = Change.ROLLOUT if rolls else Change.NONE
+    note = _update_note(resource, rendering)
+    status = build_status(resource, observed, scaling, failure, change, note, platform, now)
     return Desired(
         children=children,
         replicas=_replicas(resource, deployment, scaling),
         victims=_victims(resource, observed, scaling),
-        remove=tuple(ref for ref in observed.children if ref.kind not in wanted),
+        remove=_unwanted(observed, rendering, wanted),
         status=status,
         because=(
             *_rollout_sentence(deployment, rendering),
@@ -83,6 +86,31 @@ def plan(resource: InferenceService, observed: Observed, platform: Platform, now
             *_transitions(resource, status),
         ),
         recheck_after=_recheck_after(resource, status, failure),
+    )
+
+
+def _held_back(
+    resource: InferenceService,
+    observed: Observed,
+    scaling: Scaling,
+    in_the_way: Sequence[Foreign],
+    platform: Platform,
+    now: datetime,
+) -> Desired:
+    """Half a service helps nobody: nothing is made until every name is free. What is there is still scaled."""
+    taken = [foreign for foreign in in_the_way if not foreign.is_leaving]
+    failure = name_taken(taken) if taken else None
+    change = Change.BLOCKED if taken else Change.WAIT
+    note = resource.status.update_available
+    status = build_status(resource, observed, scaling, failure, change, note, platform, now)
+    return Desired(
+        children=(),
+        replicas=_replicas(resource, observed.deployment, scaling),
+        victims=_victims(resource, observed, scaling),
+        remove=(),
+        status=status,
+        because=(*_scaling_sentence(scaling), *_transitions(resource, status)),
+        recheck_after=RECHECK_UNSETTLED if resource.spec.autoscaling is None else TICK,
     )
 
 
@@ -96,18 +124,30 @@ def plan_after_refusal(
         "correct the field that it names, or the operator's permissions",
     )
     scaling = plan_scaling(resource, observed, now)
-    status = build_status(resource, observed, scaling, failure, resource.status.update_available, platform, now)
+    note = resource.status.update_available
+    status = build_status(resource, observed, scaling, failure, Change.BLOCKED, note, platform, now)
     return status, _transitions(resource, status)
 
 
-def _children(resource: InferenceService, rendering: Rendering, observed: Observed) -> tuple[Manifest, ...]:
+def _children(
+    resource: InferenceService, rendering: Rendering, scaling: Scaling, observed: Observed
+) -> tuple[Manifest, ...]:
     children: list[Manifest] = []
     if resource.spec.pod_template.service_account_name is None:
         children.append(build_service_account(resource))
     children.append(build_service(resource))
     if resource.spec.pod_disruption_budget.enabled:
         children.append(build_pod_disruption_budget(resource))
-    children.append(build_deployment(resource, rendering))
+    # A new Deployment is made with its count at once; from then on the autoscaler's is a field of its own.
+    has_count = resource.spec.autoscaling is None or observed.deployment is None
+    children.append(
+        build_deployment(
+            resource,
+            rendering,
+            replicas=scaling.replicas if has_count else None,
+            max_unavailable=max_unavailable(resource.spec, observed.pods, rendering.template_hash),
+        )
+    )
     for child in children:
         # With the uid an apply changes that very object and never revives one that was deleted meanwhile.
         uid = observed.uid_of(kind_of(child))
@@ -119,26 +159,34 @@ def _children(resource: InferenceService, rendering: Rendering, observed: Observ
 def _replicas(resource: InferenceService, deployment: Deployment | None, scaling: Scaling) -> Manifest | None:
     """The autoscaler's own apply, when it has something to say.
 
-    On the way from a fixed count to autoscaling it takes the present count over first: a field that its only owner
-    drops falls back to 1, and with it the service.
+    From a count in the template, fixed or that of a new Deployment, it takes the present one over first: a field that
+    its only owner drops falls back to 1, and with it the service.
     """
-    if resource.spec.autoscaling is None:
+    if resource.spec.autoscaling is None or deployment is None:
         return None
-    if deployment is None:
-        return build_replicas(resource, scaling.replicas)
     if scaling.record is not None or scaling.takes_over or deployment.is_scaled_by_template:
         return build_replicas(resource, scaling.replicas)
     return None
 
 
 def _victims(resource: InferenceService, observed: Observed, scaling: Scaling) -> tuple[Victim, ...]:
-    """Mark the pod that leaves, and unmark those marked for an earlier decision."""
-    if scaling.victim is None:
+    """Mark the pods that leave, and unmark those marked for an earlier decision."""
+    if not scaling.victims:
         return ()
-    marked = [pod for pod in observed.pods if pod.deletion_cost != 0 and pod.name != scaling.victim.name]
-    changes = [(pod, "0") for pod in marked] + [(scaling.victim, VICTIM_DELETION_COST)]
+    marked = [pod for pod in observed.pods if pod.deletion_cost != 0 and pod not in scaling.victims]
+    changes = [(pod, "0") for pod in marked] + [(pod, VICTIM_DELETION_COST) for pod in scaling.victims]
     namespace = resource.key.namespace
     return tuple(Victim(ObjectRef(POD, namespace, pod.name, pod.uid), cost) for pod, cost in changes)
+
+
+def _unwanted(observed: Observed, rendering: Rendering, wanted: Set[Kind]) -> tuple[ObjectRef, ...]:
+    """What this spec makes no longer; but an account that the pods still name stays, whoever made it."""
+    account = rendering.template["spec"]["serviceAccountName"]
+    return tuple(
+        ref
+        for ref in observed.children
+        if ref.kind not in wanted and not (ref.kind == SERVICE_ACCOUNT and ref.name == account)
+    )
 
 
 def _update_note(resource: InferenceService, rendering: Rendering) -> str | None:
@@ -154,9 +202,9 @@ def _update_note(resource: InferenceService, rendering: Rendering) -> str | None
 def _rollout_sentence(deployment: Deployment | None, rendering: Rendering) -> tuple[Because, ...]:
     if deployment is None:
         return (Because("Created", "made the Deployment, its Service and what belongs to them"),)
-    if deployment.annotations.get(labels.TEMPLATE_HASH_ANNOTATION) == rendering.template_hash:
+    if deployment.template_hash == rendering.template_hash:
         return ()
-    if labels.TEMPLATE_HASH_ANNOTATION not in deployment.annotations:
+    if not deployment.template_hash:
         return (Because("RollingOut", "the Deployment had lost its rendering; pods roll to a new one"),)
     return (Because("RollingOut", "the spec has changed what pods run; they are replaced one at a time"),)
 

@@ -3,6 +3,7 @@
 from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import datetime
+from enum import IntEnum, auto
 from typing import Any
 
 from tidegate_contract import labels
@@ -11,13 +12,19 @@ from tidegate_operator.cluster import Manifest
 
 @dataclass(frozen=True, slots=True)
 class Exit:
-    """How a container's run ended."""
+    """How a container's run ended; times are None where Kubernetes did not say."""
 
     reason: str  # Kubernetes' word, such as Error or OOMKilled
     code: int
     message: str  # the termination message, or the last lines of the log
-    ran_s: float | None  # None where Kubernetes did not say
-    at: datetime | None
+    started_at: datetime | None
+    finished_at: datetime | None
+
+    @property
+    def ran_s(self) -> float:
+        if self.started_at is None or self.finished_at is None:
+            return 0.0
+        return (self.finished_at - self.started_at).total_seconds()
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +38,24 @@ class Container:
     last_exit: Exit | None
 
 
+class Stage(IntEnum):
+    """How far a pod has come on its way to serving."""
+
+    UNSCHEDULED = auto()
+    SETTING_UP = auto()  # volumes are mounted, then the network is made
+    PULLING = auto()
+    LOADING = auto()
+    STARTED = auto()
+
+
+@dataclass(frozen=True, slots=True)
+class PodWarning:
+    """The newest event that tells why a pod is not set up."""
+
+    reason: str  # Kubernetes' word, such as FailedMount
+    message: str
+
+
 @dataclass(frozen=True, slots=True)
 class Pod:
     name: str
@@ -38,13 +63,19 @@ class Pod:
     ip: str | None
     phase: str
     created_at: datetime
+    scheduled_at: datetime | None  # None until it has a node
     is_ready: bool
+    ready_changed_at: datetime | None  # when it last became ready or ceased to be
     is_terminating: bool
-    revision: str  # the pod-template-hash that its ReplicaSet gave it
+    template_hash: str  # of the rendering that it was made from
     deletion_cost: int
     unschedulable: str | None  # the scheduler's sentence, while it finds no node
     unschedulable_since: datetime | None
+    has_sandbox: bool  # volumes and network are there
+    end_reason: str  # why Kubernetes ended the whole pod, such as Evicted
+    end_message: str
     container: Container | None  # None until the kubelet reports one
+    warning: PodWarning | None = None  # asked for only while the sandbox is long in coming
 
     @property
     def is_serving(self) -> bool:
@@ -55,11 +86,30 @@ class Pod:
         """Ended for good, such as evicted; its ReplicaSet makes another."""
         return self.phase in ("Failed", "Succeeded")
 
+    @property
+    def is_present(self) -> bool:
+        """It counts as one of the replicas."""
+        return not self.is_terminating and not self.is_over
+
+    @property
+    def stage(self) -> Stage:
+        if self.scheduled_at is None:
+            return Stage.UNSCHEDULED
+        container = self.container
+        if container is None or container.waiting_reason in ("ContainerCreating", "PodInitializing"):
+            return Stage.PULLING if self.has_sandbox else Stage.SETTING_UP
+        return Stage.STARTED if container.has_started else Stage.LOADING
+
+    def has_been_ready(self, since: datetime) -> bool:
+        """Whether it was ready at any time after that, even if it is no longer."""
+        return self.is_ready or (self.ready_changed_at is not None and self.ready_changed_at > since)
+
 
 def decode_pod(manifest: Manifest) -> Pod:
     metadata, status = manifest["metadata"], manifest.get("status") or {}
+    annotations = metadata.get("annotations") or {}
     conditions = {condition["type"]: condition for condition in status.get("conditions") or []}
-    scheduled = conditions.get("PodScheduled", {})
+    scheduled, ready = conditions.get("PodScheduled", {}), conditions.get("Ready", {})
     is_unschedulable = scheduled.get("status") == "False" and scheduled.get("reason") == "Unschedulable"
     return Pod(
         name=metadata["name"],
@@ -67,12 +117,17 @@ def decode_pod(manifest: Manifest) -> Pod:
         ip=status.get("podIP"),
         phase=status.get("phase", "Pending"),
         created_at=parse_time(metadata["creationTimestamp"]),
-        is_ready=conditions.get("Ready", {}).get("status") == "True",
+        scheduled_at=_changed_at(scheduled) if scheduled.get("status") == "True" else None,
+        is_ready=ready.get("status") == "True",
+        ready_changed_at=_changed_at(ready),
         is_terminating="deletionTimestamp" in metadata,
-        revision=(metadata.get("labels") or {}).get("pod-template-hash", ""),
-        deletion_cost=_deletion_cost(metadata.get("annotations") or {}),
+        template_hash=annotations.get(labels.TEMPLATE_HASH_ANNOTATION, ""),
+        deletion_cost=_deletion_cost(annotations),
         unschedulable=scheduled.get("message", "") if is_unschedulable else None,
-        unschedulable_since=_optional_time(scheduled.get("lastTransitionTime")) if is_unschedulable else None,
+        unschedulable_since=_changed_at(scheduled) if is_unschedulable else None,
+        has_sandbox=conditions.get("PodReadyToStartContainers", {}).get("status") == "True",
+        end_reason=status.get("reason", ""),
+        end_message=status.get("message", ""),
         container=_server_container(status.get("containerStatuses") or []),
     )
 
@@ -84,6 +139,10 @@ def parse_time(text: str) -> datetime:
 
 def _optional_time(text: str | None) -> datetime | None:
     return None if text is None else parse_time(text)
+
+
+def _changed_at(condition: dict[str, Any]) -> datetime | None:
+    return _optional_time(condition.get("lastTransitionTime"))
 
 
 def _deletion_cost(annotations: dict[str, str]) -> int:
@@ -110,12 +169,10 @@ def _server_container(statuses: Iterable[dict[str, Any]]) -> Container | None:
 
 
 def _exit(ended: dict[str, Any]) -> Exit:
-    started_at, finished_at = _optional_time(ended.get("startedAt")), _optional_time(ended.get("finishedAt"))
-    ran_s = (finished_at - started_at).total_seconds() if started_at and finished_at else None
     return Exit(
         reason=ended.get("reason", "Error"),
         code=ended.get("exitCode", 0),
         message=(ended.get("message") or "").strip(),
-        ran_s=ran_s,
-        at=finished_at,
+        started_at=_optional_time(ended.get("startedAt")),
+        finished_at=_optional_time(ended.get("finishedAt")),
     )

@@ -31,6 +31,14 @@ SAMPLE_SLACK: Final = timedelta(seconds=1)  # a tick that comes a little early s
 
 
 @dataclass(slots=True)
+class History:
+    """Samples of one resource; a later one of the same name starts without any."""
+
+    uid: str
+    samples: list[Sample] = field(default_factory=list)
+
+
+@dataclass(slots=True)
 class Reconciler:
     """Holds nothing that matters but the last minutes' samples; two resources never share anything."""
 
@@ -40,7 +48,7 @@ class Reconciler:
     clock: Callable[[], datetime]
     reporter: str  # name of this operator pod, for Events
     metrics: OperatorMetrics = field(default_factory=OperatorMetrics)
-    _samples: dict[Key, list[Sample]] = field(default_factory=dict)
+    _histories: dict[Key, History] = field(default_factory=dict)
 
     async def reconcile(self, key: Key) -> timedelta | None:
         """Close the gap for one resource; returns when to look again, None when a trigger will tell.
@@ -50,14 +58,14 @@ class Reconciler:
         """
         manifest = await self.cluster.get(ObjectRef(INFERENCE_SERVICE, key.namespace, key.name))
         if manifest is None or "deletionTimestamp" in manifest["metadata"]:
-            self._samples.pop(key, None)  # garbage collection removes the children: they name their owner
+            self._histories.pop(key, None)  # garbage collection removes the children: they name their owner
             return None
         try:
             resource = decode_resource(manifest)
         except InvalidResource as error:
             await self._say_invalid(manifest, error)
             return None
-        observed = await self._with_samples(resource, await observe(self.cluster, resource))
+        observed = await self._with_samples(resource, await observe(self.cluster, resource, self.clock()))
         desired = plan(resource, observed, self.platform, self.clock())
         try:
             await apply(self.cluster, resource, desired)
@@ -71,9 +79,12 @@ class Reconciler:
         """Add a sample of demand if one is due, and forget those that no window reaches."""
         policy = resource.spec.autoscaling
         if policy is None:
-            self._samples.pop(resource.key, None)
+            self._histories.pop(resource.key, None)
             return observed
-        samples = self._samples.setdefault(resource.key, [])
+        history = self._histories.get(resource.key)
+        if history is None or history.uid != resource.uid:
+            history = self._histories[resource.key] = History(resource.uid)
+        samples = history.samples
         now = self.clock()
         if not samples or now - samples[-1].at >= TICK - SAMPLE_SLACK:
             reports = await self.load.read(observed.pods)

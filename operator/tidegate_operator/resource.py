@@ -7,7 +7,7 @@ changes would otherwise change stored objects, and with them running pods.
 
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Annotated, Any
+from typing import Annotated
 
 import msgspec
 from msgspec import Meta
@@ -15,12 +15,11 @@ from msgspec import Meta
 from tidegate_operator.cluster import INFERENCE_SERVICE, Key, Manifest, ObjectRef
 from tidegate_operator.errors import InvalidResource
 from tidegate_operator.part import Part, Rule
+from tidegate_operator.pass_through import EnvVar, PassThrough, Volume, VolumeMount, keyed_list
+from tidegate_operator.quantity import Quantity, above_zero
 from tidegate_operator.resource_status import InferenceServiceStatus, decode_status
 
 NAME_MAX_LENGTH = 52  # leaves room for what a Deployment's pods add within a label's 63 characters
-
-PassThrough = dict[str, Any]
-"""A fragment of a Kubernetes object that goes into the pod as it is; the API server checks it there."""
 
 
 class DataType(StrEnum):
@@ -60,9 +59,6 @@ Revision = Annotated[str, Meta(max_length=128, pattern=r"^[A-Za-z0-9._/-]+$")]
 ServedName = Annotated[str, Meta(min_length=1, max_length=128)]
 ImageName = Annotated[str, Meta(min_length=1, max_length=512)]
 ObjectName = Annotated[str, Meta(min_length=1, max_length=253)]
-BinaryMemory = Annotated[str, Meta(pattern=r"^[1-9][0-9]*(Ki|Mi|Gi|Ti)$", max_length=20)]
-MemoryQuantity = Annotated[str, Meta(pattern=r"^[1-9][0-9]*(k|M|G|T|Ki|Mi|Gi|Ti)?$", max_length=20)]
-CpuQuantity = Annotated[str, Meta(pattern=r"^([1-9][0-9]*|[0-9]+\.[0-9]{1,3}|[1-9][0-9]*m)$", max_length=20)]
 
 
 class SecretKey(Part, frozen=True, kw_only=True):
@@ -131,6 +127,7 @@ class EngineSpec(Part, frozen=True, kw_only=True):
             "!(has(self.kvCacheMemory) && has(self.numKvBlocks))",
             "give engine.kvCacheMemory or engine.numKvBlocks, not both",
         ),
+        above_zero("engine.kvCacheMemory", "2Gi or 1.5Gi"),
     )
 
     dtype: Annotated[DataType | None, Meta(description="Number format of weights and KV cache. Default: auto.")] = None
@@ -145,7 +142,7 @@ class EngineSpec(Part, frozen=True, kw_only=True):
         None
     )
     kv_cache_memory: Annotated[
-        BinaryMemory | None, Meta(description="Memory for KV blocks, such as 2Gi. Default: a share of what is free.")
+        Quantity | None, Meta(description="Memory for KV blocks, such as 2Gi. Default: a share of what is free.")
     ] = None
     num_kv_blocks: Annotated[PositiveInt | None, Meta(description="Number of KV blocks, instead of their memory.")] = (
         None
@@ -186,14 +183,20 @@ class GpuSpec(Part, frozen=True, kw_only=True):
 class ResourcesSpec(Part, frozen=True, kw_only=True):
     """What one pod asks its node for."""
 
+    RULES = (
+        above_zero("resources.cpu", "2, 500m or, in quotes, '0.5'"),
+        above_zero("resources.memory", "24Gi or 1.5Gi"),
+    )
+
     gpu: Annotated[GpuSpec | None, Meta(description="Without it the pod computes on the CPU.")] = None
     cpu: Annotated[
-        int | CpuQuantity | None,
+        Quantity | None,
         Meta(
-            description="Cores requested, and the number of compute threads; not a limit, so probes are not throttled."
+            description="Cores requested, and the number of compute threads, such as 2 or 500m, fractions in quotes; "
+            "not a limit, so probes are not throttled."
         ),
     ] = None
-    memory: Annotated[MemoryQuantity | None, Meta(description="Memory, both requested and the limit.")] = None
+    memory: Annotated[Quantity | None, Meta(description="Memory, such as 24Gi: requested, and the limit.")] = None
 
 
 class ScalingTargets(Part, frozen=True, kw_only=True):
@@ -211,6 +214,13 @@ class ScalingTargets(Part, frozen=True, kw_only=True):
 
 class ScalingWindows(Part, frozen=True, kw_only=True):
     """How long demand must last before replicas follow it."""
+
+    RULES = (
+        Rule(
+            "!has(self.panicSeconds) || self.panicSeconds <= (has(self.upSeconds) ? self.upSeconds : 60)",
+            "autoscaling.windows.panicSeconds must not exceed windows.upSeconds (default 60)",
+        ),
+    )
 
     up_seconds: Annotated[Seconds, Meta(description="Demand is averaged over this to scale up. Default: 60.")] = 60
     panic_seconds: Annotated[
@@ -260,8 +270,8 @@ class DrainSpec(Part, frozen=True, kw_only=True):
         Meta(ge=0, le=600, description="New requests are still taken while endpoints catch up. Default: 5."),
     ] = 5
     timeout_seconds: Annotated[
-        int, Meta(ge=0, le=86_400, description="Then running requests may take this long to finish. Default: 120.")
-    ] = 120
+        int, Meta(ge=0, le=86_400, description="Then running requests may take this long to finish. Default: 300.")
+    ] = 300
 
 
 class ServiceSpec(Part, frozen=True, kw_only=True):
@@ -281,7 +291,7 @@ class LocalObjectReference(Part, frozen=True, kw_only=True):
 
 
 class PodTemplateSpec(Part, frozen=True, kw_only=True):
-    """What a platform team adds to every pod; list entries are added to the operator's own."""
+    """What a platform team adds to every pod; entries replace the operator's own of the same name or path."""
 
     labels: Annotated[dict[str, str], Meta(description="Further labels.")] = msgspec.field(default_factory=dict)
     annotations: Annotated[dict[str, str], Meta(description="Further annotations.")] = msgspec.field(
@@ -293,11 +303,13 @@ class PodTemplateSpec(Part, frozen=True, kw_only=True):
     tolerations: Annotated[tuple[PassThrough, ...], Meta(max_length=64, description="As in a pod.")] = ()
     affinity: Annotated[PassThrough | None, Meta(description="As in a pod.")] = None
     env: Annotated[
-        tuple[PassThrough, ...], Meta(max_length=128, description="Environment of the server, as in a container.")
+        tuple[EnvVar, ...],
+        keyed_list("name", max_length=128, description="Environment of the server, as in a container."),
     ] = ()
-    volumes: Annotated[tuple[PassThrough, ...], Meta(max_length=64, description="As in a pod.")] = ()
+    volumes: Annotated[tuple[Volume, ...], keyed_list("name", max_length=64, description="As in a pod.")] = ()
     volume_mounts: Annotated[
-        tuple[PassThrough, ...], Meta(max_length=64, description="Mounts of the server, as in a container.")
+        tuple[VolumeMount, ...],
+        keyed_list("mountPath", max_length=64, description="Mounts of the server, as in a container."),
     ] = ()
     runtime_class_name: Annotated[ObjectName | None, Meta(description="As in a pod.")] = None
     priority_class_name: Annotated[ObjectName | None, Meta(description="As in a pod.")] = None
@@ -312,6 +324,17 @@ class DisruptionBudgetSpec(Part, frozen=True, kw_only=True):
     enabled: Annotated[bool, Meta(description="Default: true.")] = True
 
 
+def _kept_by(condition: str, *, volume: str, path: str, message: str) -> Rule:
+    """The pod template may replace what the operator puts into a pod, but not what another field of the spec says."""
+    template = "self.podTemplate"
+    return Rule(
+        f"!({condition}) || !has({template}) || "
+        f"((!has({template}.volumes) || {template}.volumes.all(v, v.name != '{volume}')) && "
+        f"(!has({template}.volumeMounts) || {template}.volumeMounts.all(m, !(m.mountPath in ['{path}', '{path}/']))))",
+        message,
+    )
+
+
 class InferenceServiceSpec(Part, frozen=True, kw_only=True):
     """What the user wants."""
 
@@ -319,6 +342,18 @@ class InferenceServiceSpec(Part, frozen=True, kw_only=True):
         Rule(
             "!(has(self.replicas) && has(self.autoscaling))",
             "give replicas (a fixed number) or autoscaling (minReplicas to maxReplicas), not both",
+        ),
+        _kept_by(
+            "self.model.uri.startsWith('pvc://')",
+            volume="model",
+            path="/models",
+            message="podTemplate must leave the volume 'model' and the mount at /models to the pvc:// model",
+        ),
+        _kept_by(
+            "has(self.model.cache)",
+            volume="cache",
+            path="/cache",
+            message="podTemplate must leave the volume 'cache' and the mount at /cache to model.cache",
         ),
     )
 

@@ -43,7 +43,7 @@ class Scaling:
     limited_by: Limit | None = None
     record: ScalingRecord | None = None  # a change that is made now
     takes_over: bool = False  # from somebody else who scaled: own the count as it is
-    victim: Pod | None = None  # the pod that should leave, when one fewer is wanted
+    victims: tuple[Pod, ...] = ()  # the pods that should leave, when fewer are wanted
     status: AutoscalingStatus | None = None
 
 
@@ -52,7 +52,7 @@ def plan_scaling(resource: InferenceService, observed: Observed, now: datetime) 
     if policy is None:
         replicas = 1 if resource.spec.replicas is None else resource.spec.replicas
         return Scaling(Control.FIXED, "spec.replicas is a fixed number", replicas)
-    scene = _scene(resource, observed, now)
+    scene = _scene(resource, policy, observed, now)
     before = resource.status.autoscaling
     records = before.decisions if before is not None else ()
     decision = autoscale(policy, scene, observed.samples, records, now)
@@ -63,44 +63,51 @@ def plan_scaling(resource: InferenceService, observed: Observed, now: datetime) 
     if control is not Control.SCALING:
         decision = replace(decision, desired=scene.replicas, limited_by=None)
     record = _record(scene, decision, now) if decision.desired != scene.replicas else None
-    victim = None
-    if record is not None and decision.desired < scene.replicas:
-        victim = choose_victim(observed.pods, observed.samples)
+    num_leaving = max(0, scene.replicas - decision.desired)
+    takes_over = control is Control.SCALING and hold is not None
     return Scaling(
         control=control,
         control_message=message,
         replicas=decision.desired,
         limited_by=decision.limited_by,
         record=record,
-        victim=victim,
-        takes_over=control is Control.SCALING and hold is not None,
-        status=_status(decision, record, before, hold.since if control is Control.OVERRIDDEN and hold else None),
+        victims=choose_victims(observed.pods, observed.samples, num_leaving),
+        takes_over=takes_over,
+        status=_status(decision, record, before, hold.since if hold is not None and not takes_over else None),
     )
 
 
-def choose_victim(pods: Sequence[Pod], samples: Sequence[Sample]) -> Pod | None:
-    """The serving pod with the fewest requests in flight; of equals the youngest, whose cache is the coldest.
+def choose_victims(pods: Sequence[Pod], samples: Sequence[Sample], num_leaving: int) -> tuple[Pod, ...]:
+    """The serving pods with the fewest requests in flight; of equals the youngest, whose cache is the coldest.
 
-    None when a pod that serves nobody is there: Kubernetes removes that one first by itself.
+    Fewer than are leaving where pods that serve nobody are there: Kubernetes removes those first by itself.
     """
-    staying = [pod for pod in pods if not pod.is_terminating and not pod.is_over]
-    if any(not pod.is_ready for pod in staying) or not samples:
-        return None
+    present = [pod for pod in pods if pod.is_present]
+    num_serving = num_leaving - sum(1 for pod in present if not pod.is_ready)
+    if num_serving <= 0 or not samples:
+        return ()
     in_flight = dict(samples[-1].in_flight)
-    known = [pod for pod in staying if pod.name in in_flight]
-    return min(known, key=lambda pod: (in_flight[pod.name], -pod.created_at.timestamp(), pod.name), default=None)
+    known = [pod for pod in present if pod.is_ready and pod.name in in_flight]
+    known.sort(key=lambda pod: (in_flight[pod.name], -pod.created_at.timestamp(), pod.name))
+    return tuple(known[:num_serving])
 
 
-def _scene(resource: InferenceService, observed: Observed, now: datetime) -> Scene:
+def _scene(resource: InferenceService, policy: AutoscalingSpec, observed: Observed, now: datetime) -> Scene:
     deployment = observed.deployment
-    present = [pod for pod in observed.pods if not pod.is_terminating and not pod.is_over]
+    present = [pod for pod in observed.pods if pod.is_present]
     deadline = timedelta(seconds=resource.spec.startup_timeout_seconds)
     return Scene(
-        replicas=deployment.replicas if deployment is not None else 1,  # what Kubernetes makes of a new one
+        replicas=deployment.replicas if deployment is not None else _first_replicas(resource, policy),
         num_ready=sum(1 for pod in present if pod.is_ready),
         num_pending=sum(1 for pod in present if not pod.is_ready and _is_hopeful(pod, deadline, now)),
         is_rolling=deployment is None or deployment.is_rolling,
     )
+
+
+def _first_replicas(resource: InferenceService, policy: AutoscalingSpec) -> int:
+    """Of a Deployment that is yet to be made: as many as there were before it was lost, or the fewest allowed."""
+    before = resource.status.desired_replicas or 0
+    return min(max(before, policy.min_replicas), policy.max_replicas)
 
 
 def _is_hopeful(pod: Pod, deadline: timedelta, now: datetime) -> bool:

@@ -3,7 +3,8 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Final
+from enum import Enum, auto
+from typing import Final, assert_never
 
 import msgspec
 
@@ -14,6 +15,7 @@ from tidegate_operator.failures import Failure
 from tidegate_operator.objects.service import service_url
 from tidegate_operator.observed import Foreign, Observed
 from tidegate_operator.platform import Platform
+from tidegate_operator.pods import Pod, Stage
 from tidegate_operator.resource import InferenceService
 from tidegate_operator.resource_status import Condition, ConditionStatus, InferenceServiceStatus
 from tidegate_operator.scaling import Control, Scaling
@@ -25,6 +27,15 @@ SCALING_ACTIVE: Final = "ScalingActive"
 SCALING_LIMITED: Final = "ScalingLimited"
 
 MESSAGE_LIMIT: Final = 2000  # characters; a scheduler's sentence about a thousand nodes is longer
+
+
+class Change(Enum):
+    """What this pass does about the pods: the observation was made before it and does not show it."""
+
+    NONE = auto()
+    ROLLOUT = auto()  # another template is applied
+    WAIT = auto()  # earlier objects of the same name are still going; nothing is applied
+    BLOCKED = auto()  # not everything could be applied; the failure says why
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +53,7 @@ def build_status(
     observed: Observed,
     scaling: Scaling,
     failure: Failure | None,
+    change: Change,
     update_available: str | None,
     platform: Platform,
     now: datetime,
@@ -49,8 +61,8 @@ def build_status(
     deployment = observed.deployment
     num_ready = sum(1 for pod in observed.pods if pod.is_serving)
     facts = (
-        _ready(scaling, num_ready, failure),
-        _progressing(observed, scaling, num_ready),
+        _ready(observed, scaling, num_ready, failure),
+        _progressing(observed, scaling, num_ready, change, failure),
         _degraded(failure),
         _scaling_active(scaling),
         _scaling_limited(resource, scaling),
@@ -59,7 +71,7 @@ def build_status(
         observed_generation=resource.generation,
         conditions=dated(facts, resource, now),
         url=service_url(resource, platform),
-        replicas=sum(1 for pod in observed.pods if not pod.is_terminating and not pod.is_over),
+        replicas=sum(1 for pod in observed.pods if pod.is_present),
         ready_replicas=num_ready,
         desired_replicas=scaling.replicas,
         selector=f"{labels.SERVICE_LABEL}={resource.key.name}",
@@ -111,17 +123,43 @@ def _dated(fact: Fact, before: Condition | None, generation: int, now: datetime)
     )
 
 
-def _ready(scaling: Scaling, num_ready: int, failure: Failure | None) -> Fact:
+def _ready(observed: Observed, scaling: Scaling, num_ready: int, failure: Failure | None) -> Fact:
     if num_ready > 0:
         return Fact(READY, True, "Serving", f"{num_ready} of {scaling.replicas} pods serve")
     if failure is not None:
         return Fact(READY, False, failure.reason, failure.sentence)
     if scaling.replicas == 0:
         return Fact(READY, False, "Parked", "replicas is 0: nothing serves until it is raised")
-    return Fact(READY, False, "Starting", f"0 of {scaling.replicas} pods serve; the model is being loaded")
+    return Fact(READY, False, "Starting", f"0 of {scaling.replicas} pods serve; {_stage(observed.pods)}")
 
 
-def _progressing(observed: Observed, scaling: Scaling, num_ready: int) -> Fact:
+def _stage(pods: Sequence[Pod]) -> str:
+    """What the pod that has come furthest is doing."""
+    stage = max((pod.stage for pod in pods if pod.is_present), default=None)
+    match stage:
+        case None:
+            return "no pod has been made yet"
+        case Stage.UNSCHEDULED:
+            return "no node has been chosen yet"
+        case Stage.SETTING_UP:
+            return "volumes and network are being set up"
+        case Stage.PULLING:
+            return "the image is being pulled"
+        case Stage.LOADING:
+            return "the model is being loaded"
+        case Stage.STARTED:
+            return "the server has started and is not ready"
+        case _:
+            assert_never(stage)
+
+
+def _progressing(observed: Observed, scaling: Scaling, num_ready: int, change: Change, failure: Failure | None) -> Fact:
+    if change is Change.WAIT:
+        return Fact(PROGRESSING, True, "Creating", "waiting for earlier objects of this name to go")
+    if change is Change.BLOCKED and failure is not None:
+        return Fact(PROGRESSING, False, failure.reason, "not everything could be applied; pods stay as they are")
+    if change is Change.ROLLOUT:
+        return Fact(PROGRESSING, True, "RollingOut", "the spec has changed what pods run")
     deployment = observed.deployment
     if deployment is None:
         return Fact(PROGRESSING, True, "Creating", "the Deployment is being made")

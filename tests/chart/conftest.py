@@ -15,6 +15,7 @@ REPOSITORY = Path(__file__).parents[2]
 CHART = REPOSITORY / "charts" / "tidegate"
 RELEASE = "tidegate"
 NAMESPACE = "tidegate-system"
+KUBERNETES = "1.35.0"
 
 Manifest = dict[str, Any]
 Render = Callable[..., list[Manifest]]
@@ -28,10 +29,12 @@ def helm() -> Path:
 
 @pytest.fixture(scope="session")
 def run_helm(helm: Path) -> Callable[..., subprocess.CompletedProcess[str]]:
-    def run(*args: str) -> subprocess.CompletedProcess[str]:
+    def run(verb: str, *args: str) -> subprocess.CompletedProcess[str]:
         # Away from the developer's own cluster and plugins.
         env = {"PATH": os.environ["PATH"], "HOME": "/nonexistent", "KUBECONFIG": "/nonexistent"}
-        return subprocess.run([str(helm), *args], capture_output=True, text=True, timeout=60, check=False, env=env)
+        # helm assumes an old Kubernetes when it is built without a release's flags.
+        command = [str(helm), verb, "--kube-version", KUBERNETES, *args]
+        return subprocess.run(command, capture_output=True, text=True, timeout=60, check=False, env=env)
 
     return run
 

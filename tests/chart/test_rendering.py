@@ -132,6 +132,27 @@ def test_definition_is_the_one_that_the_operator_generates(render: Render) -> No
     assert installed["spec"] == generated["spec"]
 
 
+def test_names_of_digits_stay_text(render: Render) -> None:
+    """YAML would read them as numbers, which the API server refuses."""
+    objects = render("--namespace", "123", "--set-string", "nameOverride=456,watchNamespaces={789}")
+    for manifest in objects:
+        metadata = manifest["metadata"]
+        values = (metadata["name"], metadata.get("namespace", ""), *metadata["labels"].values())
+        assert all(isinstance(value, str) for value in values), values
+    env = {entry["name"]: entry.get("value", "") for entry in operator_container(objects)["env"]}
+    assert all(isinstance(value, str) for value in env.values())
+    assert env["TIDEGATE_OPERATOR_NAMESPACES"] == "789"
+
+
+@pytest.mark.parametrize(
+    ("version", "is_taken"),
+    [("1.29.9", False), ("1.30.0", True), ("1.30.0-gke.1000", True), ("1.33.4-eks-abc", True)],
+)
+def test_chart_asks_for_kubernetes_1_30(run_helm: Helm, version: str, is_taken: bool) -> None:
+    done = run_helm("template", "tidegate", str(CHART), "--kube-version", version)
+    assert (done.returncode == 0) == is_taken, done.stderr
+
+
 def test_definition_goes_with_the_release_unless_it_is_to_be_kept(render: Render) -> None:
     (goes,) = of_kind(render(), "CustomResourceDefinition")
     (stays,) = of_kind(render("--set", "crds.keep=true"), "CustomResourceDefinition")

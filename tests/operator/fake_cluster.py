@@ -41,13 +41,16 @@ class FakeCluster:
         stored = self.objects.get((ref.kind, ref.namespace, ref.name))
         return None if stored is None else self._shown(stored)
 
-    async def list(self, kind: Kind, namespace: str | None, labels: Mapping[str, str]) -> Sequence[Manifest]:
+    async def list(
+        self, kind: Kind, namespace: str | None, labels: Mapping[str, str], fields: Mapping[str, str] | None = None
+    ) -> Sequence[Manifest]:
         return [
             self._shown(stored)
             for (kind_, namespace_, _), stored in sorted(self.objects.items(), key=lambda item: item[0][2])
             if kind_ == kind
             and namespace in (None, namespace_)
             and labels.items() <= (stored.body["metadata"].get("labels") or {}).items()
+            and all(_field(stored.body, path) == value for path, value in (fields or {}).items())
         ]
 
     async def create(self, manifest: Manifest) -> Manifest:
@@ -195,6 +198,13 @@ def _address(manifest: Manifest) -> Address:
 
 def _names(manifest: Manifest) -> Manifest:
     return {key: manifest["metadata"][key] for key in ("name", "namespace")}
+
+
+def _field(body: Manifest, path: str) -> Any:
+    value: Any = body
+    for key in path.split("."):
+        value = value.get(key, {})
+    return value
 
 
 def _leaves(value: Manifest, path: Path = ()) -> Iterator[tuple[Path, Any]]:

@@ -35,12 +35,17 @@ def pod(name: str = "chat-1", *, ready: bool = True, age_s: float = 100, **chang
         "ip": "10.0.0.1",
         "phase": "Running",
         "created_at": NOW - timedelta(seconds=age_s),
+        "scheduled_at": NOW - timedelta(seconds=age_s),
         "is_ready": ready,
+        "ready_changed_at": None,
         "is_terminating": False,
-        "revision": "r1",
+        "template_hash": "",
         "deletion_cost": 0,
         "unschedulable": None,
         "unschedulable_since": None,
+        "has_sandbox": True,
+        "end_reason": "",
+        "end_message": "",
         "container": None,
     }
     return Pod(**(fields | changes))
@@ -58,7 +63,7 @@ def container(**changes: Any) -> Container:
 
 
 def ended(reason: str = "Error", code: int = 1, message: str = "", ran_s: float = 1.0) -> Exit:
-    return Exit(reason, code, message, ran_s, NOW)
+    return Exit(reason, code, message, NOW - timedelta(seconds=ran_s), NOW)
 
 
 def sample(age_s: float = 0.0, demand: float = 0.0, **changes: Any) -> Sample:

@@ -115,7 +115,7 @@ class Simulation:
         old = [pod for pod in self.pods() if pod not in new]
         surge = 1 if old else 0
         while len(new) < wanted and len(new) + len(old) < wanted + surge:
-            new.append(self._make_pod(revision))
+            new.append(self._make_pod(revision, body["spec"]["template"]["metadata"]["annotations"]))
         num_ready = sum(1 for pod in new + old if _is_ready(pod))
         for pod in sorted(old, key=_leaves_first)[: max(0, num_ready - wanted)]:
             self._remove(pod)
@@ -129,7 +129,7 @@ class Simulation:
             "availableReplicas": sum(1 for pod in pods if _is_ready(pod)),
         }
 
-    def _make_pod(self, revision: str) -> Manifest:
+    def _make_pod(self, revision: str, annotations: Mapping[str, str]) -> Manifest:
         self.num_made += 1
         return self.cluster.put(
             {
@@ -139,6 +139,7 @@ class Simulation:
                     "name": f"chat-{revision}-{self.num_made}",
                     "namespace": KEY.namespace,
                     "labels": {labels.SERVICE_LABEL: KEY.name, "pod-template-hash": revision},
+                    "annotations": dict(annotations),
                 },
                 "status": {"podIP": "10.0.0.1", "phase": "Running", "conditions": []},
             }

@@ -4,14 +4,26 @@ from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
-from tests.operator.make import NOW, PLATFORM, pod, resource, sample, samples
+import pytest
+
+from tests.operator.make import NOW, PLATFORM, container, ended, pod, resource, sample, samples
 from tests.operator.test_status import SETTLED
 from tidegate_contract.labels import FIELD_MANAGER
-from tidegate_operator.cluster import CHILD_KINDS, DEPLOYMENT, ObjectRef
+from tidegate_operator.cluster import (
+    CHILD_KINDS,
+    POD_DISRUPTION_BUDGET,
+    SERVICE,
+    SERVICE_ACCOUNT,
+    Kind,
+    ObjectRef,
+)
+from tidegate_operator.errors import Refused
 from tidegate_operator.objects.rendering import render
 from tidegate_operator.observed import Foreign, Observed
-from tidegate_operator.plan import Desired, plan
+from tidegate_operator.plan import Desired, plan, plan_after_refusal
+from tidegate_operator.pods import Pod
 from tidegate_operator.resource import InferenceService
+from tidegate_operator.resource_status import Condition, ConditionStatus, InferenceServiceStatus
 
 OURS = tuple(ObjectRef(kind, "demo", "chat", f"uid-{kind.name}") for kind in CHILD_KINDS)
 SCALED: dict[str, Any] = {"autoscaling": {"maxReplicas": 5, "windows": {"downSeconds": 20}}}
@@ -47,12 +59,61 @@ def test_child_that_left_the_spec_is_removed_by_its_uid() -> None:
     assert [(ref.kind.name, ref.uid) for ref in gone] == [("PodDisruptionBudget", "uid-PodDisruptionBudget")]
 
 
+def condition(desired: Desired, kind: str) -> Condition:
+    return next(found for found in desired.status.conditions if found.type == kind)
+
+
+def foreign(kind: Kind, *, is_leaving: bool = False) -> Foreign:
+    return Foreign(ObjectRef(kind, "demo", "chat", "theirs"), "owned by nobody", is_leaving)
+
+
 def test_nothing_is_made_beside_an_object_of_somebody_else() -> None:
-    foreign = Foreign(ObjectRef(DEPLOYMENT, "demo", "chat", "theirs"), "owned by nobody")
-    desired = planned(resource(), foreign=(foreign,))
+    desired = planned(resource(), foreign=(foreign(SERVICE),))
     assert desired.children == ()
     assert desired.remove == ()
     assert desired.recheck_after is not None
+    assert (condition(desired, "Progressing").reason, condition(desired, "Degraded").reason) == ("NameTaken",) * 2
+
+
+def test_what_is_there_scales_beside_an_object_of_somebody_else() -> None:
+    desired = planned(resource(**SCALED), foreign=(foreign(SERVICE),), samples=samples(1.2, for_s=60))
+    assert desired.replicas is not None
+    assert desired.recheck_after == timedelta(seconds=5)
+
+
+@pytest.mark.parametrize(
+    ("spec", "kind"),
+    [
+        pytest.param(
+            {"podTemplate": {"serviceAccountName": "chat"}}, SERVICE_ACCOUNT, id="an account of the user's own"
+        ),
+        pytest.param({"podDisruptionBudget": {"enabled": False}}, POD_DISRUPTION_BUDGET, id="a budget of theirs"),
+    ],
+)
+def test_object_of_a_kind_that_this_spec_does_not_make_is_in_nobodys_way(spec: dict[str, Any], kind: Kind) -> None:
+    children = tuple(ref for ref in OURS if ref.kind != kind)
+    desired = planned(resource(**spec), children=children, foreign=(foreign(kind),))
+    assert kind.name not in [child["kind"] for child in desired.children]
+    assert len(desired.children) == 3
+    assert condition(desired, "Degraded").reason == "AsExpected"
+
+
+def test_own_account_that_the_template_still_names_stays() -> None:
+    assert planned(resource(podTemplate={"serviceAccountName": "chat"})).remove == ()
+    gone = planned(resource(podTemplate={"serviceAccountName": "theirs"})).remove
+    assert [ref.kind for ref in gone] == [SERVICE_ACCOUNT]
+
+
+def test_objects_of_an_earlier_resource_are_waited_for_without_an_alarm() -> None:
+    there = Observed(foreign=tuple(foreign(kind, is_leaving=True) for kind in CHILD_KINDS))
+    desired = plan(resource(), there, PLATFORM, NOW)
+    assert desired.children == ()
+    assert desired.recheck_after is not None
+    assert condition(desired, "Degraded").status is ConditionStatus.FALSE
+    progressing = condition(desired, "Progressing")
+    assert (progressing.status, progressing.reason) == (ConditionStatus.TRUE, "Creating")
+    assert "earlier objects" in progressing.message
+    assert not any(because.is_warning for because in desired.because)
 
 
 def test_autoscaled_service_is_looked_at_every_five_seconds() -> None:
@@ -92,6 +153,34 @@ def test_least_busy_pod_is_marked_and_an_earlier_mark_taken_back() -> None:
     assert [(victim.ref.name, victim.deletion_cost) for victim in desired.victims] == [("busy", "0"), ("idle", "-1000")]
 
 
+def test_lower_maximum_marks_as_many_pods_as_leave() -> None:
+    pods = (pod("a"), pod("b"), pod("c"), pod("loads", ready=False))
+    in_flight = (("a", 3), ("b", 1), ("c", 2))
+    subject = resource(autoscaling={"maxReplicas": 1})
+    deployment = replace(SETTLED, annotations=render(subject, PLATFORM, {}).annotations, replicas=4)
+    desired = planned(subject, deployment=deployment, pods=pods, samples=samples(0.1, for_s=60, in_flight=in_flight))
+    assert desired.replicas is not None
+    assert desired.replicas["spec"] == {"replicas": 1}
+    assert {victim.ref.name for victim in desired.victims} == {"b", "c"}
+
+
+def replicas_made(subject: InferenceService) -> int:
+    """Of a Deployment that is not there."""
+    made = plan(subject, Observed(), PLATFORM, NOW).children[-1]
+    return int(made["spec"]["replicas"])
+
+
+@pytest.mark.parametrize("mode", ["Active", "Advisory", "Paused"])
+def test_new_deployment_begins_with_the_minimum(mode: str) -> None:
+    assert replicas_made(resource(autoscaling={"minReplicas": 3, "maxReplicas": 5, "mode": mode})) == 3
+
+
+@pytest.mark.parametrize(("before", "again"), [(4, 4), (9, 5), (0, 1)])
+def test_lost_deployment_comes_back_with_the_count_it_had_within_bounds(before: int, again: int) -> None:
+    status = InferenceServiceStatus(desired_replicas=before)
+    assert replicas_made(replace(resource(**SCALED), status=status)) == again
+
+
 def test_nobody_is_marked_while_a_pod_that_serves_nobody_is_there() -> None:
     subject = resource(**SCALED)
     deployment = replace(
@@ -107,6 +196,30 @@ def test_rollout_is_told_with_its_reason() -> None:
     subject = resource(engine={"maxNumSeqs": 2})
     desired = plan(subject, observed(resource()), PLATFORM, NOW)
     assert "RollingOut" in [because.reason for because in desired.because]
+
+
+def test_new_spec_is_not_settled_before_its_template_is_applied() -> None:
+    subject = resource(engine={"maxNumSeqs": 2})
+    progressing = condition(plan(subject, observed(resource()), PLATFORM, NOW), "Progressing")
+    assert (progressing.status, progressing.reason) == (ConditionStatus.TRUE, "RollingOut")
+
+
+def test_failing_pods_of_an_older_template_may_all_go_when_nothing_serves() -> None:
+    def allowed(old: Pod) -> object:
+        made = planned(resource(), pods=(old,)).children[-1]
+        return made["spec"]["strategy"]["rollingUpdate"]["maxUnavailable"]
+
+    assert allowed(pod(ready=False, template_hash="old", container=container(last_exit=ended()))) == "100%"
+    assert allowed(pod(template_hash="old")) == 0
+
+
+def test_refused_spec_is_no_progress() -> None:
+    refused = Refused("unknown field", status=500)
+    status, because = plan_after_refusal(resource(), observed(resource()), PLATFORM, refused, NOW)
+    states = {found.type: (found.status.value, found.reason) for found in status.conditions}
+    assert states["Progressing"] == ("False", "ApplyRefused")
+    assert states["Degraded"] == ("True", "ApplyRefused")
+    assert any(decision.is_warning for decision in because)
 
 
 def test_signals_alone_rewrite_status_every_fifteen_seconds_at_most() -> None:

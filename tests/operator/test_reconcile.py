@@ -130,17 +130,45 @@ def test_object_of_somebody_else_is_never_adopted_and_nothing_is_made_beside_it(
     assert run.condition("Degraded")["status"] == "False"
 
 
-def test_object_left_by_an_earlier_resource_of_the_same_name_is_not_adopted() -> None:
-    run = started()
-    manifest = resource_manifest()
+def recreate(run: Simulation, uid: str) -> None:
+    """Delete the resource and make it again at once, as `kubectl replace --force` does."""
     asyncio.run(run.cluster.delete(ref(INFERENCE_SERVICE)))
-    manifest["metadata"] = {"name": "chat", "namespace": "demo", "uid": "another"}
+    spec = {"autoscaling": {"maxReplicas": 3}}
+    manifest = resource_manifest(**spec)
+    manifest["metadata"] = {"name": "chat", "namespace": "demo", "uid": uid}
     run.cluster.put(manifest)
+
+
+def test_objects_left_by_an_earlier_resource_of_the_same_name_are_waited_for_and_not_adopted() -> None:
+    run = started()
+    recreate(run, "another")
+    before = run.deployment
     settle(run)
-    assert run.condition("Degraded")["reason"] == "NameTaken"
+    assert run.deployment == before
+    assert (run.condition("Progressing")["reason"], run.condition("Degraded")["status"]) == ("Creating", "False")
+    assert run.condition("Ready")["status"] == "False"  # the earlier one's pods are not ours
     run.cluster.collect_garbage()
     settle(run)
+    assert run.deployment["metadata"]["ownerReferences"][0]["uid"] == "another"
+
+
+def test_object_that_is_being_deleted_is_waited_for() -> None:
+    run = Simulation(demand=lambda _: 0.0)
+    metadata = {"name": "chat", "namespace": "demo", "deletionTimestamp": "2026-01-01T00:00:00Z"}
+    run.cluster.put({"apiVersion": "v1", "kind": "Service", "metadata": metadata})
+    run.apply()
+    settle(run)
     assert run.condition("Degraded")["status"] == "False"
+    assert "earlier objects" in run.condition("Progressing")["message"]
+
+
+def test_load_of_an_earlier_resource_of_the_same_name_is_forgotten() -> None:
+    run = started(autoscaling={"maxReplicas": 3})
+    recreate(run, "another")
+    run.cluster.collect_garbage()
+    run.silent = run.pod_names()
+    settle(run)
+    assert "signals" not in run.status["autoscaling"]
 
 
 def test_deleted_resource_leaves_nothing_for_garbage_collection_to_wait_for() -> None:
@@ -184,6 +212,16 @@ def test_refusal_of_a_child_is_told_in_the_api_servers_words_and_tried_again() -
     assert (degraded["status"], degraded["reason"]) == ("True", "ApplyRefused")
     assert "tolerations[0].effect" in degraded["message"]
     assert any(event.startswith("ApplyRefused") for event in run.events())
+
+
+def test_deployment_deleted_under_the_autoscaler_comes_back_as_large_as_it_was() -> None:
+    run = Simulation(demand=lambda _: 2.2, startup_s=10)
+    run.apply(autoscaling={"maxReplicas": 4})
+    asyncio.run(run.run(200))
+    assert run.replicas == 4
+    asyncio.run(run.cluster.delete(ref(DEPLOYMENT)))
+    settle(run)
+    assert run.replicas == 4
 
 
 def test_every_decision_is_an_event_and_a_settled_service_tells_nothing_more() -> None:

@@ -140,6 +140,17 @@ def test_someone_elses_scaling_is_left_alone_for_ten_minutes_and_then_taken_over
     assert set(asyncio.run(run.run(600))) == {2}
 
 
+def test_ten_minutes_after_scaling_by_hand_count_while_paused_too() -> None:
+    run = simulation(0.2, mode="Paused")
+    asyncio.run(run.run(60))
+    run.cluster.scale("demo", "chat", 3, "kubectl")
+    assert set(asyncio.run(run.run(620))) == {3}
+    run.apply(autoscaling={"minReplicas": 1, "maxReplicas": 4, "mode": "Active"})
+    asyncio.run(run.run(10))
+    assert run.condition("ScalingActive")["status"] == "True"
+    assert "overriddenSince" not in run.status["autoscaling"]
+
+
 def test_from_fixed_to_autoscaling_and_back_no_pod_is_lost_on_the_way() -> None:
     run = Simulation(demand=lambda _: 1.75)
     run.apply(replicas=3)

@@ -8,6 +8,7 @@ import pytest
 
 from tests.operator.make import NOW, PLATFORM, container, ended, pod, resource, samples
 from tidegate_operator.deployments import Deployment
+from tidegate_operator.objects.rendering import render
 from tidegate_operator.observed import Observed
 from tidegate_operator.plan import plan
 from tidegate_operator.pods import Pod
@@ -89,9 +90,12 @@ CASES = (
 
 
 def condition(case: Case) -> Condition:
+    subject = resource(**case.spec)
     seen = () if case.demand is None else samples(case.demand, for_s=60)
-    observed = Observed(deployment=case.deployment, pods=case.pods, samples=seen)
-    status = plan(resource(**case.spec), observed, PLATFORM, NOW).status
+    annotations = render(subject, PLATFORM, {}).annotations
+    deployment = None if case.deployment is None else replace(case.deployment, annotations=annotations)
+    observed = Observed(deployment=deployment, pods=case.pods, samples=seen)
+    status = plan(subject, observed, PLATFORM, NOW).status
     (found,) = [found for found in status.conditions if found.type == case.condition]
     return found
 
@@ -110,6 +114,27 @@ def test_status_of_a_condition_that_stays_keeps_its_time() -> None:
     second = plan(later, Observed(deployment=SETTLED, pods=(pod(),)), PLATFORM, NOW + timedelta(hours=1)).status
     assert [c.last_transition_time for c in second.conditions] == [c.last_transition_time for c in first.conditions]
     assert {c.observed_generation for c in second.conditions} == {2}
+
+
+@pytest.mark.parametrize(
+    ("pods", "told"),
+    [
+        pytest.param((), "no pod has been made yet", id="none"),
+        pytest.param((pod(ready=False, is_terminating=True),), "no pod has been made yet", id="one that leaves"),
+        pytest.param((pod(ready=False, scheduled_at=None),), "no node has been chosen yet", id="unscheduled"),
+        pytest.param((pod(ready=False, has_sandbox=False),), "volumes and network are being set up", id="set up"),
+        pytest.param((pod(ready=False),), "the image is being pulled", id="pulling"),
+        pytest.param((pod(ready=False, container=container()),), "the model is being loaded", id="loading"),
+        pytest.param(
+            (pod("a", ready=False), pod("b", ready=False, container=container(has_started=True))),
+            "the server has started and is not ready",
+            id="the one that has come furthest speaks",
+        ),
+    ],
+)
+def test_what_is_told_of_a_start_follows_the_pods(pods: tuple[Pod, ...], told: str) -> None:
+    found = condition(Case("", "Ready", ("", ""), SETTLED, pods))
+    assert found.message == f"0 of 1 pods serve; {told}"
 
 
 def test_very_long_sentence_of_the_scheduler_still_fits() -> None:

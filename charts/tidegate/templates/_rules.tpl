@@ -21,7 +21,7 @@ It never reads Secrets: a pod's token and pull secrets are referred to by name, 
 - apiGroups: [""] # patch: the deletion cost, so that a scale-down takes the least busy pod
   resources: [pods]
   verbs: [get, list, watch, patch]
-- apiGroups: [""] # on the resources, to say why something was done
+- apiGroups: [""] # create: to say why something was done; list: what keeps a pod's volumes from being mounted
   resources: [events]
-  verbs: [create]
+  verbs: [create, list]
 {{- end -}}

@@ -11,22 +11,23 @@ PULL_ALLOWANCE_S: Final = 900  # an image with CUDA takes minutes to pull, befor
 SCALER_FIELD_MANAGER: Final = "tidegate-autoscaler"
 
 
-def build_deployment(resource: InferenceService, rendering: Rendering) -> Manifest:
-    """Without `replicas` while the autoscaler owns them: applying it would undo every decision."""
+def build_deployment(
+    resource: InferenceService, rendering: Rendering, *, replicas: int | None, max_unavailable: int | str
+) -> Manifest:
+    """Without `replicas` where they are None, as while the autoscaler owns them."""
     spec: Manifest = {
         "selector": {"matchLabels": pod_selector(resource.key.name)},
-        "strategy": {"type": "RollingUpdate", "rollingUpdate": {"maxSurge": 1, "maxUnavailable": 0}},
+        "strategy": {
+            "type": "RollingUpdate",
+            "rollingUpdate": {"maxSurge": 1, "maxUnavailable": max_unavailable},
+        },
         "progressDeadlineSeconds": resource.spec.startup_timeout_seconds + PULL_ALLOWANCE_S,
         "revisionHistoryLimit": 3,
-        "template": rendering.template,
+        "template": rendering.pod_template,
     }
-    if resource.spec.autoscaling is None:
-        spec["replicas"] = fixed_replicas(resource)
+    if replicas is not None:
+        spec["replicas"] = replicas
     return child(DEPLOYMENT, resource, annotations=rendering.annotations) | {"spec": spec}
-
-
-def fixed_replicas(resource: InferenceService) -> int:
-    return 1 if resource.spec.replicas is None else resource.spec.replicas
 
 
 def build_replicas(resource: InferenceService, replicas: int) -> Manifest:

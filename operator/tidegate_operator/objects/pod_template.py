@@ -1,6 +1,7 @@
 """The pod: one container that serves, allowed nothing it does not need."""
 
 import math
+from collections.abc import Sequence
 from typing import Final
 
 from tidegate_contract import labels
@@ -13,6 +14,7 @@ from tidegate_operator.objects.server_args import (
     split_claim,
 )
 from tidegate_operator.platform import Platform
+from tidegate_operator.quantity import Quantity, number
 from tidegate_operator.resource import InferenceService, InferenceServiceSpec
 
 USER_ID: Final = 65532  # the image's own user: torch needs one with a name; numeric, or the kubelet cannot check it
@@ -46,7 +48,7 @@ def build_pod_template(resource: InferenceService, platform: Platform) -> Manife
             "seccompProfile": {"type": "RuntimeDefault"},
         },
         "containers": [_container(spec, platform)],
-        "volumes": [*_volumes(spec), *override.volumes],
+        "volumes": _merged(_volumes(spec), override.volumes, key="name"),
         "topologySpreadConstraints": [
             _spread("topology.kubernetes.io/zone", resource.key.name),
             _spread("kubernetes.io/hostname", resource.key.name),
@@ -74,7 +76,7 @@ def _container(spec: InferenceServiceSpec, platform: Platform) -> Manifest:
         "image": spec.image or platform.server_image,
         "imagePullPolicy": (spec.image_pull_policy or platform.server_image_pull_policy).value,
         "args": ["serve", *server_args(spec)],
-        "env": [*_environment(spec), *spec.pod_template.env],
+        "env": _merged(_environment(spec), spec.pod_template.env, key="name"),
         "ports": [
             {"name": labels.API_PORT_NAME, "containerPort": labels.API_PORT, "protocol": "TCP"},
             {"name": labels.OPS_PORT_NAME, "containerPort": labels.OPS_PORT, "protocol": "TCP"},
@@ -94,8 +96,14 @@ def _container(spec: InferenceServiceSpec, platform: Platform) -> Manifest:
         },
         # The server leaves {"code", "message"} there; where it could not, the last lines of its log say more.
         "terminationMessagePolicy": "FallbackToLogsOnError",
-        "volumeMounts": [*_volume_mounts(spec), *spec.pod_template.volume_mounts],
+        "volumeMounts": _merged(_volume_mounts(spec), spec.pod_template.volume_mounts, key="mountPath"),
     }
+
+
+def _merged(ours: Sequence[Manifest], theirs: Sequence[Manifest], *, key: str) -> list[Manifest]:
+    """One list of both, where the user's entry replaces ours of the same key: Kubernetes takes each key once."""
+    replaced = {entry.get(key) for entry in theirs}
+    return [*(entry for entry in ours if entry[key] not in replaced), *theirs]
 
 
 def _probe(path: str, *, period_s: int, failures: int) -> Manifest:
@@ -122,10 +130,8 @@ def _environment(spec: InferenceServiceSpec) -> list[Manifest]:
     return env
 
 
-def _whole_cores(cpu: int | str) -> int:
-    text = str(cpu)
-    cores = float(text.removesuffix("m")) / 1000 if text.endswith("m") else float(text)
-    return max(1, math.ceil(cores))
+def _whole_cores(cpu: Quantity) -> int:
+    return max(1, math.ceil(number(cpu)))
 
 
 def _resources(spec: InferenceServiceSpec) -> Manifest:
@@ -134,7 +140,7 @@ def _resources(spec: InferenceServiceSpec) -> Manifest:
     if spec.resources.cpu is not None:
         requests["cpu"] = str(spec.resources.cpu)
     if spec.resources.memory is not None:
-        requests["memory"] = limits["memory"] = spec.resources.memory
+        requests["memory"] = limits["memory"] = str(spec.resources.memory)
     gpu = spec.resources.gpu
     if gpu is not None and gpu.count > 0:
         limits[gpu.resource_name] = str(gpu.count)

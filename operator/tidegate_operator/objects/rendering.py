@@ -31,8 +31,15 @@ class Rendering:
     is_outdated: bool  # the present code or settings would render something else
 
     @property
+    def pod_template(self) -> Manifest:
+        """For the Deployment: the template, and on it its hash, so that a pod shows what it was made from."""
+        metadata = self.template["metadata"]
+        annotations = metadata.get("annotations", {}) | {labels.TEMPLATE_HASH_ANNOTATION: self.template_hash}
+        return self.template | {"metadata": metadata | {"annotations": annotations}}
+
+    @property
     def annotations(self) -> dict[str, str]:
-        """For the Deployment itself; on the template they would roll the pods."""
+        """For the Deployment itself; on the template they would roll the pods whenever a renderer changes."""
         return {
             labels.TEMPLATE_HASH_ANNOTATION: self.template_hash,
             labels.RENDERER_VERSION_ANNOTATION: self.renderer_version,

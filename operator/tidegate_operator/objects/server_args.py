@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 
 from tidegate_contract import labels
+from tidegate_operator.quantity import number
 from tidegate_operator.resource import EngineSpec, InferenceServiceSpec, ModelSpec
 
 MODELS_MOUNT_PATH = "/models"
@@ -59,7 +60,7 @@ def _engine_args(engine: EngineSpec) -> Iterator[str]:
     if engine.block_size is not None:
         yield f"--block-size={engine.block_size}"
     if engine.kv_cache_memory is not None:
-        yield f"--kv-cache-memory={engine.kv_cache_memory}B"  # 2Gi here is 2GiB there
+        yield f"--kv-cache-memory={int(number(engine.kv_cache_memory))}"  # in bytes: the server has other units
     if engine.num_kv_blocks is not None:
         yield f"--num-kv-blocks={engine.num_kv_blocks}"
     if engine.prefix_caching is False:

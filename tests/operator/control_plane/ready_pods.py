@@ -1,4 +1,4 @@
-"""Plays the kubelet: says that pods are ready, and answers `/load` for them on loopback."""
+"""Plays the kubelet: says how pods are, and answers `/load` for them on loopback."""
 
 import json
 import threading
@@ -9,9 +9,10 @@ import msgspec
 
 from tests.e2e.kube import Json, Kube
 from tests.operator.make import report
-from tidegate_contract.labels import OPS_PORT, SERVICE_LABEL
+from tidegate_contract.labels import OPS_PORT, SERVER_CONTAINER, SERVICE_LABEL
 
 LOOPBACK = "127.94.0.1"  # an address of its own, so that nothing else on this machine holds its port
+LONG_AGO = "2026-01-01T00:00:00Z"
 
 
 @dataclass(slots=True)
@@ -46,16 +47,46 @@ def pods_of(kube: Kube, namespace: str, name: str = "chat") -> list[Json]:
 
 def make_ready(kube: Kube, namespace: str, name: str = "chat") -> None:
     """Mark every pod of the service as running and ready."""
-    now = "2026-01-01T00:00:00Z"
-    status = {
-        "phase": "Running",
-        "podIP": LOOPBACK,
-        "podIPs": [{"ip": LOOPBACK}],
-        "conditions": [
-            {"type": kind, "status": "True", "lastTransitionTime": now} for kind in ("PodScheduled", "Ready")
-        ],
-    }
+    conditions = [_condition("PodScheduled"), _condition("Ready")]
+    _say(kube, namespace, name, phase="Running", podIP=LOOPBACK, podIPs=[{"ip": LOOPBACK}], conditions=conditions)
+
+
+def let_fail(kube: Kube, namespace: str, name: str = "chat") -> None:
+    """Mark the server of every pod as ended."""
+    ended = {"terminated": {"exitCode": 1, "reason": "Error", "message": "boom"}}
+    server = {"name": SERVER_CONTAINER, "state": ended, "ready": False, "restartCount": 1, "image": "", "imageID": ""}
+    conditions = [_condition("PodScheduled")]
+    _say(kube, namespace, name, phase="Running", conditions=conditions, containerStatuses=[server])
+
+
+def let_wait_for_volumes(kube: Kube, namespace: str, name: str = "chat") -> None:
+    """Mark every pod as scheduled long ago and no further, with the kubelet's event of a missing volume."""
     for pod in pods_of(kube, namespace, name):
-        patch = json.dumps({"status": status})
+        pod_name, uid = pod["metadata"]["name"], pod["metadata"]["uid"]
+        node = {"apiVersion": "v1", "kind": "Node", "name": "nowhere"}
+        binding = {"apiVersion": "v1", "kind": "Binding", "metadata": {"name": pod_name}, "target": node}
+        path = f"/api/v1/namespaces/{namespace}/pods/{pod_name}/binding"
+        kube.run("create", "--raw", path, "-f", "-", stdin=json.dumps(binding))  # or the scheduler tries for ever
+        event = {
+            "apiVersion": "v1",
+            "kind": "Event",
+            "metadata": {"name": f"{pod_name}.mount", "namespace": namespace},
+            "involvedObject": {"kind": "Pod", "name": pod_name, "namespace": namespace, "uid": uid},
+            "type": "Warning",
+            "reason": "FailedMount",
+            "message": 'MountVolume.SetUp failed for volume "x": configmap "nope" not found',
+            "lastTimestamp": LONG_AGO,
+        }
+        kube.apply(event)
+    _say(kube, namespace, name, conditions=[_condition("PodScheduled")])
+
+
+def _condition(kind: str) -> Json:
+    return {"type": kind, "status": "True", "lastTransitionTime": LONG_AGO}
+
+
+def _say(kube: Kube, namespace: str, name: str, **status: object) -> None:
+    patch = json.dumps({"status": status})
+    for pod in pods_of(kube, namespace, name):
         command = ("patch", "pod", pod["metadata"]["name"], "-n", namespace, "--subresource=status", "--type=merge")
         kube.run(*command, "-p", patch)

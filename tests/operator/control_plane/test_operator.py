@@ -9,7 +9,7 @@ from tests.e2e.kube import Json, Kube
 from tests.e2e.wait import NotYet, eventually
 from tests.operator.control_plane.conftest import fresh_namespace
 from tests.operator.control_plane.operator_process import OperatorProcess
-from tests.operator.control_plane.ready_pods import LoadServer, pods_of
+from tests.operator.control_plane.ready_pods import LoadServer, let_fail, pods_of
 from tests.operator.control_plane.waits import (
     CHILDREN,
     no_children,
@@ -108,16 +108,83 @@ def test_object_of_somebody_else_is_left_alone_until_its_name_is_free(
     wait_for_condition(kube, namespace, "Degraded", "False")
 
 
+@pytest.mark.parametrize(
+    ("pod_template", "told"),
+    [
+        pytest.param({"tolerations": [{"operator": "Sometimes"}]}, "tolerations[0].operator", id="a wrong value"),
+        pytest.param({"affinity": {"nodeAfinity": {}}}, "nodeAfinity", id="a field that pods do not have"),
+    ],
+)
 def test_refusal_by_the_api_server_is_told_with_its_words(
-    kube: Kube, namespace: str, apply: Callable[..., Json]
+    kube: Kube, namespace: str, apply: Callable[..., Json], pod_template: Json, told: str
 ) -> None:
-    apply(podTemplate={"tolerations": [{"operator": "Sometimes"}]})
+    apply(podTemplate=pod_template)
     degraded = wait_for_condition(kube, namespace, "Degraded", "True")
     assert degraded["reason"] == "ApplyRefused"
-    assert "tolerations[0].operator" in degraded["message"]
+    assert told in degraded["message"]
+    wait_until_told(kube, namespace, "ApplyRefused")
     apply()
     wait_for(kube, namespace, "deployment")
     wait_for_condition(kube, namespace, "Ready", "False")
+
+
+def test_what_users_put_in_place_of_ours_is_taken(kube: Kube, namespace: str, apply: Callable[..., Json]) -> None:
+    apply(
+        resources={"cpu": "1"},
+        podTemplate={
+            "env": [{"name": "HOME", "value": "/data"}, {"name": "OMP_NUM_THREADS", "value": "3"}],
+            "volumes": [{"name": "cache", "emptyDir": {"sizeLimit": "9Gi"}}],
+            "volumeMounts": [{"name": "cache", "mountPath": "/tmp"}],
+        },
+    )
+    pod = wait_for(kube, namespace, "deployment")["spec"]["template"]["spec"]
+    assert {"name": "HOME", "value": "/data"} in pod["containers"][0]["env"]
+    assert {"name": "cache", "emptyDir": {"sizeLimit": "9Gi"}} in pod["volumes"]
+
+
+def test_resource_that_is_made_anew_at_once_raises_no_alarm(
+    kube: Kube, namespace: str, apply: Callable[..., Json]
+) -> None:
+    manifest = apply()
+    wait_for(kube, namespace, "deployment")
+    kube.run("replace", "--force", "-f", "-", stdin=json.dumps(manifest))
+    uid = kube.get("infs", "chat", namespace)["metadata"]["uid"]
+
+    def made_anew() -> None:
+        deployment = kube.find("deployment", "chat", namespace)
+        if deployment is None or deployment["metadata"]["ownerReferences"][0]["uid"] != uid:
+            raise NotYet("the earlier Deployment is still there")
+
+    eventually(made_anew, within_s=60)
+    wait_until_settled(kube, namespace, 1)
+    wait_until_told(kube, namespace, "Created")
+    assert "NameTaken" not in kube.run("describe", "infs", "chat", "-n", namespace)
+
+
+def test_failing_pod_makes_room_for_the_one_of_a_corrected_spec(
+    kube: Kube, namespace: str, apply: Callable[..., Json]
+) -> None:
+    apply(engine={"extraArgs": ["--wrong"]})
+    wait_for(kube, namespace, "deployment")
+    eventually(lambda: one_pod(kube, namespace), within_s=30)
+    let_fail(kube, namespace)
+    wait_for_condition(kube, namespace, "Degraded", "True")
+    failing = one_pod(kube, namespace)
+    apply()
+
+    def replaced() -> None:
+        if failing in (pod["metadata"]["name"] for pod in pods_of(kube, namespace)):
+            raise NotYet(f"{failing} is still there")
+
+    eventually(replaced, within_s=30)  # though the new pod never becomes ready here
+    assert wait_for_condition(kube, namespace, "Degraded", "True")["reason"] == "Unschedulable"  # there are no nodes
+
+
+def one_pod(kube: Kube, namespace: str) -> str:
+    names = [pod["metadata"]["name"] for pod in pods_of(kube, namespace)]
+    if len(names) != 1:
+        raise NotYet(f"pods: {names}")
+    return str(names[0])
 
 
 @pytest.fixture

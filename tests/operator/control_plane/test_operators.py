@@ -11,10 +11,12 @@ import yaml
 from tests.e2e.kube import Json, Kube
 from tests.e2e.wait import NotYet, eventually
 from tests.operator.control_plane.conftest import REPOSITORY, ControlPlane, Operators
+from tests.operator.control_plane.ready_pods import let_wait_for_volumes
 from tests.operator.control_plane.waits import (
     CHILDREN,
     no_children,
     wait_for,
+    wait_for_condition,
     wait_for_replicas,
     wait_until_settled,
     wait_until_told,
@@ -96,7 +98,11 @@ def test_rights_that_the_chart_grants_are_enough(
     apply(autoscaling={"minReplicas": 2, "maxReplicas": 3}, podTemplate={"serviceAccountName": "default"})
     wait_for(kube, namespace, "deployment")
     wait_for_replicas(kube, namespace, 2)
-    wait_until_told(kube, namespace, "from 1 to 2 replicas: 1 are fewer than minReplicas 2")
+    wait_until_told(kube, namespace, "Created")
+    let_wait_for_volumes(kube, namespace)
+    degraded = wait_for_condition(kube, namespace, "Degraded", "True")
+    assert degraded["reason"] == "VolumeNotReady"
+    assert 'configmap "nope" not found' in degraded["message"]
     apply(podDisruptionBudget={"enabled": False})
     eventually(lambda: _none(kube, "poddisruptionbudget", namespace), within_s=20)
     assert "forbidden" not in operators.started[0].log.read_text()
@@ -113,7 +119,15 @@ def grant_what_the_chart_grants(control_plane: ControlPlane, namespace: str, fol
     rendered = subprocess.run(
         [
             str(control_plane.helm),
-            *("template", "tidegate", str(REPOSITORY / "charts" / "tidegate"), "--namespace", namespace),
+            *(
+                "template",
+                "tidegate",
+                str(REPOSITORY / "charts" / "tidegate"),
+                "--namespace",
+                namespace,
+                "--kube-version",
+                "1.35",
+            ),
             *("--set", f"watchNamespaces={{{namespace}}}", "--set", "crds.install=false"),
         ],
         capture_output=True,

@@ -49,7 +49,48 @@ pytestmark = pytest.mark.control_plane
         pytest.param({"engine": {"dtype": "int3"}}, "spec.engine.dtype", id="an unknown number format"),
         pytest.param({"resources": {"gpu": {"count": 2}}}, "resources.gpu.count must be 0 or 1", id="two GPUs"),
         pytest.param({"resources": {"gpu": {"count": 0.5}}}, "spec.resources.gpu.count", id="half a GPU"),
-        pytest.param({"resources": {"memory": "lots"}}, "spec.resources.memory", id="a memory that is no quantity"),
+        pytest.param(
+            {"resources": {"memory": "lots"}}, "resources.memory must be a Kubernetes quantity", id="no quantity at all"
+        ),
+        pytest.param(
+            {"resources": {"cpu": -1}}, "resources.cpu must be a Kubernetes quantity above zero", id="less than no core"
+        ),
+        pytest.param(
+            {"resources": {"cpu": "0"}}, "resources.cpu must be a Kubernetes quantity above zero", id="no core"
+        ),
+        pytest.param({"resources": {"cpu": 0.5}}, "spec.resources.cpu", id="a fraction without quotes"),
+        pytest.param(
+            {"engine": {"kvCacheMemory": "2GiB"}},
+            "engine.kvCacheMemory must be a Kubernetes quantity",
+            id="another unit",
+        ),
+        pytest.param(
+            {"autoscaling": {"maxReplicas": 2, "windows": {"panicSeconds": 61}}},
+            "autoscaling.windows.panicSeconds must not exceed windows.upSeconds",
+            id="a panic longer than the window",
+        ),
+        pytest.param(
+            {"podTemplate": {"env": [{"name": "A", "value": 1}]}}, "spec.podTemplate.env[0].value", id="a bare number"
+        ),
+        pytest.param(
+            {"podTemplate": {"env": [{"name": "A", "value": "1"}, {"name": "A", "value": "2"}]}},
+            "spec.podTemplate.env[1]: Duplicate value",
+            id="a variable given twice",
+        ),
+        pytest.param({"podTemplate": {"volumes": [{"emptyDir": {}}]}}, "volumes[0].name", id="a volume without a name"),
+        pytest.param(
+            {"model": {"uri": "pvc://models"}, "podTemplate": {"volumes": [{"name": "model", "emptyDir": {}}]}},
+            "podTemplate must leave the volume 'model'",
+            id="another volume in the model's place",
+        ),
+        pytest.param(
+            {
+                "model": {"uri": "hf://org/name", "cache": {"claimName": "downloads"}},
+                "podTemplate": {"volumeMounts": [{"name": "disk", "mountPath": "/cache/"}]},
+            },
+            "podTemplate must leave the volume 'cache'",
+            id="another mount in the cache's place",
+        ),
         pytest.param({"replicas": -1}, "spec.replicas", id="fewer than no pods"),
         pytest.param({"drain": {"noticeSeconds": -1}}, "spec.drain.noticeSeconds", id="a negative notice"),
         pytest.param({"enigne": {}}, 'unknown field "spec.enigne"', id="a misspelt field"),
@@ -81,7 +122,10 @@ def test_bad_name_is_refused_with_the_reason(apply: Callable[..., Json], name: s
     [
         pytest.param({}, id="the least"),
         pytest.param(EVERYTHING, id="everything"),
-        pytest.param({"resources": {"cpu": 2}}, id="cores as a number"),
+        pytest.param({"resources": {"cpu": 2, "memory": 2147483648}}, id="quantities as numbers"),
+        pytest.param({"resources": {"cpu": "0.5", "memory": "1.5Gi"}}, id="quantities with fractions"),
+        pytest.param({"engine": {"kvCacheMemory": "1.5Gi"}}, id="a fraction of memory for the cache"),
+        pytest.param({"podTemplate": {"volumes": [{"name": "cache", "emptyDir": {}}]}}, id="a cache of one's own"),
         pytest.param({"model": {"uri": "pvc://claim"}}, id="a whole claim"),
         pytest.param({"replicas": 0}, id="parked"),
         pytest.param({"autoscaling": {"maxReplicas": 1, "windows": {"upSeconds": 5}}}, id="a short window alone"),

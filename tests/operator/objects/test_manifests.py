@@ -6,6 +6,7 @@ import kubernetes_validate
 import pytest
 
 from tests.operator.make import NOW, PLATFORM, resource
+from tests.operator.test_status import SETTLED
 from tidegate_contract import labels
 from tidegate_operator.cluster import Manifest
 from tidegate_operator.objects.pod_template import GRACE_MARGIN_S, USER_ID, build_pod_template
@@ -106,7 +107,7 @@ def test_every_engine_field_becomes_its_flag_and_extra_arguments_come_last() -> 
         "--max-num-seqs=32",
         "--max-num-batched-tokens=1024",
         "--block-size=32",
-        "--kv-cache-memory=2GiB",
+        "--kv-cache-memory=2147483648",
         "--no-prefix-caching",
         "--preemption-mode=recompute",
         "--seed=7",
@@ -142,7 +143,7 @@ def test_without_a_gpu_the_pod_computes_on_the_cpu_with_its_own_cores() -> None:
     assert server["resources"] == {"requests": {"cpu": "1500m"}}
 
 
-@pytest.mark.parametrize(("cpu", "threads"), [(4, "4"), ("0.5", "1"), ("2500m", "3"), ("8", "8")])
+@pytest.mark.parametrize(("cpu", "threads"), [(4, "4"), ("0.5", "1"), ("2500m", "3"), ("8", "8"), ("1e1", "10")])
 def test_threads_follow_the_cores(cpu: int | str, threads: str) -> None:
     assert {"name": "OMP_NUM_THREADS", "value": threads} in server_of(resources={"cpu": cpu})["env"]
 
@@ -212,10 +213,48 @@ def test_overrides_reach_the_pod() -> None:
     assert token in server["env"]
 
 
-def test_fixed_replicas_are_applied_and_scaled_ones_never() -> None:
+def test_fixed_replicas_are_applied_and_scaled_ones_only_with_a_new_deployment() -> None:
     assert children(replicas=3)["Deployment"]["spec"]["replicas"] == 3
     assert children()["Deployment"]["spec"]["replicas"] == 1
-    assert "replicas" not in children(autoscaling={"maxReplicas": 3})["Deployment"]["spec"]
+    subject = resource(autoscaling={"maxReplicas": 3})
+    assert plan(subject, Observed(), PLATFORM, NOW).children[-1]["spec"]["replicas"] == 1
+    assert "replicas" not in plan(subject, Observed(deployment=SETTLED), PLATFORM, NOW).children[-1]["spec"]
+
+
+@pytest.mark.parametrize(
+    "name", ["HOME", "HF_HOME", "TRITON_CACHE_DIR", "OMP_NUM_THREADS", "HF_TOKEN"], ids=lambda name: name
+)
+def test_users_environment_replaces_ours_of_the_same_name(name: str) -> None:
+    theirs = {"name": name, "value": "theirs"}
+    env = server_of(**(EVERYTHING | {"podTemplate": {"env": [theirs]}}))["env"]
+    assert [entry for entry in env if entry["name"] == name] == [theirs]
+
+
+@pytest.mark.parametrize(("volume", "path"), [("tmp", "/tmp"), ("shm", "/dev/shm"), ("cache", "/cache")])
+def test_users_volumes_and_mounts_replace_ours_of_the_same_name_or_path(volume: str, path: str) -> None:
+    own, disk = {"name": volume, "emptyDir": {"sizeLimit": "9Gi"}}, {"name": "disk", "emptyDir": {}}
+    mount = {"name": "disk", "mountPath": path}
+    pod = pod_of(podTemplate={"volumes": [own, disk], "volumeMounts": [mount]})
+    assert [found for found in pod["volumes"] if found["name"] == volume] == [own]
+    assert [found for found in pod["containers"][0]["volumeMounts"] if found["mountPath"] == path] == [mount]
+
+
+def test_quantities_reach_the_pod_as_kubernetes_writes_them() -> None:
+    resources = server_of(resources={"cpu": 2, "memory": 2147483648})["resources"]
+    assert resources == {"requests": {"cpu": "2", "memory": "2147483648"}, "limits": {"memory": "2147483648"}}
+
+
+@pytest.mark.parametrize(
+    ("given", "size_bytes"), [("1.5Gi", 1610612736), (4096, 4096), ("1e9", 10**9), ("2G", 2 * 10**9)]
+)
+def test_memory_of_the_kv_cache_is_any_quantity(given: int | str, size_bytes: int) -> None:
+    assert f"--kv-cache-memory={size_bytes}" in server_of(engine={"kvCacheMemory": given})["args"]
+
+
+def test_pods_carry_the_hash_of_the_template_they_are_made_from() -> None:
+    deployment = children()["Deployment"]
+    stamped = deployment["spec"]["template"]["metadata"]["annotations"][labels.TEMPLATE_HASH_ANNOTATION]
+    assert stamped == deployment["metadata"]["annotations"][labels.TEMPLATE_HASH_ANNOTATION]
 
 
 def test_service_leads_to_the_api_port_under_the_port_asked_for() -> None:
