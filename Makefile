@@ -44,7 +44,7 @@ format: install ## Rewrite the code in our format
 test: test-fast test-model test-cluster ## Everything: the quick part, then the real model, then a real cluster
 
 test-fast: install ## Everything that needs neither Kubernetes nor the real model: under five minutes
-	$(BIN)/pytest -q -n auto --maxprocesses 4 --dist loadfile -m "not real_model and not control_plane and not e2e"
+	$(BIN)/pytest -q -n auto --maxprocesses 4 --dist loadfile --no-loadscope-reorder -m "not real_model and not control_plane and not e2e"
 
 test-model: install ## The embedded model: exact against transformers, and served by a whole process
 	$(BIN)/pytest -q -m real_model

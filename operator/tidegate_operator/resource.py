@@ -52,6 +52,7 @@ class PullPolicy(StrEnum):
 
 
 PositiveInt = Annotated[int, Meta(ge=1, le=2_000_000_000)]
+ContextLength = Annotated[int, Meta(ge=2, le=2_000_000_000)]  # a token of prompt and one of output
 Seconds = Annotated[int, Meta(ge=1, le=86_400)]
 BlockSize = Annotated[int, Meta(ge=1, le=256, extra_json_schema={"enum": [1, 2, 4, 8, 16, 32, 64, 128, 256]})]
 ReplicaCount = Annotated[int, Meta(ge=0, le=10_000)]
@@ -132,7 +133,7 @@ class EngineSpec(Part, frozen=True, kw_only=True):
 
     dtype: Annotated[DataType | None, Meta(description="Number format of weights and KV cache. Default: auto.")] = None
     max_model_len: Annotated[
-        PositiveInt | None, Meta(description="Tokens of prompt and output together. Default: the model's context.")
+        ContextLength | None, Meta(description="Tokens of prompt and output together. Default: the model's context.")
     ] = None
     max_num_seqs: Annotated[PositiveInt | None, Meta(description="Most requests computed at once. Default: 64.")] = None
     max_num_batched_tokens: Annotated[

@@ -94,7 +94,7 @@ class ServerSettings:
     """`debug`, `info`, `warning` or `error`; one line a request at debug only."""
     drain_notice_s: float = 5.0
     """After SIGTERM, how long new requests are still taken while endpoints catch up."""
-    drain_timeout_s: float = 120.0
+    drain_timeout_s: float = 300.0
     """After the notice, how long running requests may take to finish."""
     termination_message_path: Path = TERMINATION_MESSAGE_PATH
     """Where Kubernetes picks up why a container stopped; nothing is written when it does not exist."""
