@@ -11,7 +11,7 @@ KERNELS      := kernels/tidegate_kernels/cpu
 LIBRARY      := hatch_build.py $(KERNELS)/CMakeLists.txt $(wildcard $(KERNELS)/*.[ch])
 INSTALLED    := $(VENV)/.installed
 
-.PHONY: help install serve demo demo-clean check format test test-fast test-model test-cluster bench requirements generate clean
+.PHONY: help install serve demo demo-clean check format test test-fast test-kernels test-model test-cluster bench requirements generate clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s  %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -41,10 +41,13 @@ format: install ## Rewrite the code in our format
 	$(BIN)/ruff check --fix --quiet .
 	$(BIN)/ruff format --quiet .
 
-test: test-fast test-model test-cluster ## Everything: the quick part, then the real model, then a real cluster
+test: test-fast test-kernels test-model test-cluster ## Everything: the quick part, then what compiles, the real model, a real cluster
 
-test-fast: install ## Everything that needs neither Kubernetes nor the real model: under five minutes
-	$(BIN)/pytest -q -n auto --maxprocesses 4 --dist loadfile --no-loadscope-reorder -m "not real_model and not control_plane and not e2e"
+test-fast: install ## Everything that needs no Kubernetes, no real model and no compiler: under five minutes
+	$(BIN)/pytest -q -n auto --maxprocesses 4 --dist loadfile --no-loadscope-reorder -m "not compiles and not real_model and not control_plane and not e2e"
+
+test-kernels: install ## The CPU kernels under sanitizers, Triton's compiled for GPUs that need not be there
+	$(BIN)/pytest -q -m compiles
 
 test-model: install ## The embedded model: exact against transformers, and served by a whole process
 	$(BIN)/pytest -q -m real_model

@@ -12,6 +12,8 @@ import pytest
 
 from tests.kernels.compile_ahead import Resources
 
+pytestmark = pytest.mark.compiles
+
 SCRIPT = Path(__file__).with_name("compile_ahead.py")
 
 COMPUTE_CAPABILITIES = (80, 90, 100)  # A100, H100, B200

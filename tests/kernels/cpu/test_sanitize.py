@@ -16,6 +16,8 @@ import pytest
 
 from tidegate_kernels.cpu.library import Library
 
+pytestmark = pytest.mark.compiles
+
 SOURCES = Path(__file__).with_name("sanitize")
 BUILDS = Path(__file__).parents[3] / "build"
 
