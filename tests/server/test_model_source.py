@@ -195,3 +195,12 @@ def test_a_failed_download_gives_one_line(monkeypatch: pytest.MonkeyPatch, error
         resolve_model("hf://org/name@v2")
     assert words in str(caught.value)
     assert "\n" not in str(caught.value)
+
+
+def test_an_error_of_the_hub_s_http_library_is_one_line_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    class ConnectTimeout(Exception):
+        pass
+
+    monkeypatch.setattr("huggingface_hub.snapshot_download", FakeHub(error=ConnectTimeout("nobody answered")))
+    with pytest.raises(ModelNotFound, match=r"the download failed \(nobody answered\)"):
+        resolve_model("hf://org/name@v2")
