@@ -15,12 +15,13 @@ import structlog
 from tidegate_contract.admin import DrainReply, DrainRequest, ServerState
 from tidegate_server import log as logs
 from tidegate_server.api.lifecycle import DrainEnd, Lifecycle
-from tidegate_server.api.ops_report import PodView
+from tidegate_server.api.ops_report import MAX_PROGRESS_AGE_S, PodView
 from tidegate_server.api.probes import OpsServer, OpsSources
 from tidegate_server.background import in_daemon_thread
 from tidegate_server.engine.client import EngineClient
 from tidegate_server.engine.launch import RunnerFactory
 from tidegate_server.engine.messages import EngineReady, StepOutput
+from tidegate_server.engine.progress_watch import ProgressWatch
 from tidegate_server.engine.snapshot import EngineSnapshot
 from tidegate_server.metrics import BuildFacts, ServerMetrics
 from tidegate_server.model_source import ModelFiles, resolve_model
@@ -185,6 +186,7 @@ class Pod:
     ) -> int:
         failed = asyncio.create_task(engine.failed.wait())
         drained = asyncio.create_task(self._drained(asked))
+        watching = asyncio.create_task(_give_up_when_stalled(engine))
         try:
             await asyncio.wait({failed, drained, answering}, return_when=asyncio.FIRST_COMPLETED)
             if drained.done():
@@ -194,9 +196,9 @@ class Pod:
             await answering  # raises what ended it
             raise AssertionError("the API port stopped without having been told to")
         finally:
-            failed.cancel()
-            drained.cancel()
-            await asyncio.gather(failed, drained, return_exceptions=True)
+            for task in (failed, drained, watching):
+                task.cancel()
+            await asyncio.gather(failed, drained, watching, return_exceptions=True)
 
     async def _drained(self, asked: "asyncio.Task[None]") -> DrainEnd:
         await asyncio.shield(asked)
@@ -293,6 +295,14 @@ class Pod:
             state=state if state is ServerState.FAILED else ServerState.DRAINING,
             num_unfinished=self._lifecycle.num_unfinished,
         )
+
+
+async def _give_up_when_stalled(engine: "EngineClient") -> None:
+    """A pod that only failed its liveness probe would drain first, and wait for streams that never go on."""
+    watch = ProgressWatch(max_looks=round(MAX_PROGRESS_AGE_S / LOOP_BEAT_S))
+    while not watch.has_stalled((seen := engine.snapshot()).progress_at_s):
+        await asyncio.sleep(LOOP_BEAT_S)
+    engine.give_up(f"it has made no progress for {MAX_PROGRESS_AGE_S:.0f} s, since step {seen.step}")
 
 
 def _load_text(files: ModelFiles) -> "ModelText":

@@ -1,6 +1,7 @@
 """One pod from start to end in this process, with a model that counts in a real engine process."""
 
 import asyncio
+import json
 import os
 import signal
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
@@ -10,7 +11,8 @@ from pathlib import Path
 import httpx
 import pytest
 
-from tests.server.engine.counting_runner import CountingRunner, load_nothing
+from tests.server.engine.counting_runner import STUCK_TOKEN, CountingRunner, load_nothing
+from tidegate_server import pod as pod_module
 from tidegate_server.engine.exactness import Difference, Exactness, settle_exactness
 from tidegate_server.engine.launch import RunnerFactory
 from tidegate_server.errors import InvalidSetting, StartError
@@ -182,6 +184,30 @@ def test_what_a_drain_s_timeout_cuts_off_ends_with_an_error() -> None:
         assert "send it again" in last
 
     assert run(scenario, timeout_s=0.05) == 0
+
+
+@pytest.mark.parametrize("drains", [False, True], ids=["while it serves", "while it drains"])
+def test_a_pod_whose_engine_stands_still_says_so_and_stops(
+    drains: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pod_module, "LOOP_BEAT_S", 0.05)
+    monkeypatch.setattr(pod_module, "MAX_PROGRESS_AGE_S", 3.0)
+    monkeypatch.setattr(pod_module, "ENGINE_STOP_TIMEOUT_S", 0.1)
+    message = tmp_path / "termination-log"
+    message.touch()
+
+    async def scenario(pod: Running) -> None:
+        await pod.status("/readyz", 200)
+        if drains:
+            os.kill(os.getpid(), signal.SIGTERM)
+            await pod.status("/readyz", 503)
+        stuck = {"prompt": [STUCK_TOKEN], "max_tokens": 4}
+        reply = await pod.http.post(f"{pod.api}/v1/completions", json=stuck)
+        assert reply.status_code == 500
+        assert "it has made no progress" in reply.text
+
+    assert run(scenario, notice_s=LONG_S, message_path=message) == 1
+    assert json.loads(message.read_text())["code"] == "EngineStalled"
 
 
 def test_the_timeout_of_a_drain_call_is_kept() -> None:

@@ -142,6 +142,10 @@ class EngineClient:
         snapshot = self._link.snapshot()
         return replace(snapshot, state=ServerState.FAILED) if self.failure is not None else snapshot
 
+    def give_up(self, why: str) -> None:
+        """Count an engine that runs but does nothing as failed: open requests end with an error."""
+        self._fail(EngineFailed(reason=why, code="EngineStalled"))
+
     async def shutdown(self, timeout_s: float = 10.0) -> None:
         """End the engine, by force after `timeout_s`; open requests end with `abort`. Twice is harmless."""
         self._is_stopping = True

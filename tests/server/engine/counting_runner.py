@@ -1,6 +1,7 @@
 """A model whose next token is the last plus one, with a paged memory that notices every block it should not share."""
 
 import sys
+import threading
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from zlib import crc32
@@ -16,6 +17,7 @@ from tidegate_server.settings import EngineSettings
 BAD_TOKEN = 966  # a prompt with it makes the step fail
 NAN_TOKEN = 977  # a prompt with it has no usable logits
 DEADLY_TOKEN = 988  # a prompt with it takes the device down
+STUCK_TOKEN = 955  # a prompt with it makes a step that never ends
 
 
 class ClobberedBlock(AssertionError):
@@ -71,6 +73,8 @@ class CountingRunner:
             raise BadLogits(share.request_id, share.stop)
         if DEADLY_TOKEN in share.token_ids:
             raise RunnerBroken("the device fell off the bus")
+        if STUCK_TOKEN in share.token_ids:
+            threading.Event().wait()
 
     def _write(self, share: ScheduledRequest) -> Sequence[int]:
         assert NULL_BLOCK not in share.block_table
