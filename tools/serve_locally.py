@@ -75,7 +75,9 @@ def is_ready(ops_port: int) -> bool:
 
 def hint(port: int, model: str, ready_s: float) -> str:
     """What to type next."""
-    body = {"model": model, "stream": True, "messages": [{"role": "user", "content": "Why is the sky blue?"}]}
+    question = [{"role": "user", "content": "Why is the sky blue?"}]
+    # Greedy and short: so small a model draws nonsense now and then, and does not always find an end.
+    body = {"model": model, "stream": True, "temperature": 0, "max_tokens": 96, "messages": question}
     return (
         f"\nReady after {ready_s:.1f} s. In another terminal:\n\n"
         f"  curl -N http://{HOST}:{port}/v1/chat/completions -H 'Content-Type: application/json' \\\n"
