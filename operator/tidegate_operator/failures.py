@@ -108,7 +108,9 @@ def pod_failure(spec: InferenceServiceSpec, pod: Pod) -> Failure | None:
         reason = SET_UP_REASONS[pod.warning.reason]
         return Failure(reason, f"pod {pod.name}: {pod.warning.message}", _SET_UP_HINTS[reason])
     if pod.unschedulable is not None:
-        return Failure("Unschedulable", f"pod {pod.name}: {pod.unschedulable}", _scheduling_hint(spec))
+        return Failure(
+            "Unschedulable", f"pod {pod.name}: {pod.unschedulable}", _scheduling_hint(spec, pod.unschedulable)
+        )
     container = pod.container
     if container is None:
         return None
@@ -175,7 +177,9 @@ def _termination_message(message: str) -> tuple[str | None, str]:
     return decoded["code"], str(decoded.get("message", ""))[:_MESSAGE_LIMIT]
 
 
-def _scheduling_hint(spec: InferenceServiceSpec) -> str:
+def _scheduling_hint(spec: InferenceServiceSpec, said: str) -> str:
+    if "persistentvolumeclaim" in said:  # missing, unbound or bound elsewhere: no node of any size would help
+        return "check the claim that model.uri, model.cache or podTemplate.volumes names, and its storage class"
     gpu = spec.resources.gpu
     if gpu is not None and gpu.count > 0:
         return (

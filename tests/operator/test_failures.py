@@ -40,6 +40,12 @@ def left(code: str, message: str) -> str:
             id="no node",
         ),
         pytest.param(
+            pod(ready=False, unschedulable='persistentvolumeclaim "nope" not found', unschedulable_since=NOW),
+            "Unschedulable",
+            "check the claim",
+            id="a claim that is not there",
+        ),
+        pytest.param(
             pod(
                 ready=False,
                 container=container(
