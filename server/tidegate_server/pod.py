@@ -41,6 +41,9 @@ EXIT_INTERRUPTED = 130  # stopped by a second Ctrl-C
 
 LOOP_BEAT_S = 1.0
 
+# The liveness probe fails from the first on, and three times before Kubernetes acts: until then a slow step may end.
+STALLED_AFTER_S = MAX_PROGRESS_AGE_S + 30.0
+
 # When the engine is told to stop, its open requests end with an error that still has to reach their clients.
 LAST_WORDS_S = 2.0
 ENGINE_STOP_TIMEOUT_S = 8.0  # the step that runs is finished first; all waits together stay under the 15 s of grace
@@ -299,10 +302,10 @@ class Pod:
 
 async def _give_up_when_stalled(engine: "EngineClient") -> None:
     """A pod that only failed its liveness probe would drain first, and wait for streams that never go on."""
-    watch = ProgressWatch(max_looks=round(MAX_PROGRESS_AGE_S / LOOP_BEAT_S))
+    watch = ProgressWatch(max_looks=round(STALLED_AFTER_S / LOOP_BEAT_S))
     while not watch.has_stalled((seen := engine.snapshot()).progress_at_s):
         await asyncio.sleep(LOOP_BEAT_S)
-    engine.give_up(f"it has made no progress for {MAX_PROGRESS_AGE_S:.0f} s, since step {seen.step}")
+    engine.give_up(f"it has made no progress for {STALLED_AFTER_S:.0f} s, since step {seen.step}")
 
 
 def _load_text(files: ModelFiles) -> "ModelText":

@@ -191,7 +191,7 @@ def test_a_pod_whose_engine_stands_still_says_so_and_stops(
     drains: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(pod_module, "LOOP_BEAT_S", 0.05)
-    monkeypatch.setattr(pod_module, "MAX_PROGRESS_AGE_S", 3.0)
+    monkeypatch.setattr(pod_module, "STALLED_AFTER_S", 3.0)
     monkeypatch.setattr(pod_module, "ENGINE_STOP_TIMEOUT_S", 0.1)
     message = tmp_path / "termination-log"
     message.touch()
