@@ -24,9 +24,21 @@ CPU_ISAS = ("auto", "avx2", "avx512", "avx512bf16", "none")
 
 
 class PreemptionMode(StrEnum):
-    """What a preempted request gives up; more ways come with the swap tier."""
+    """Which ways there are to preempt a request."""
 
-    RECOMPUTE = "recompute"
+    AUTO = "auto"  # the cheapest
+    RECOMPUTE = "recompute"  # all its tokens are computed again
+    SWAP = "swap"  # its blocks go to host memory; recompute where that has no room
+    TAIL = "tail"  # it gives up its last blocks only
+
+
+class PreemptionPolicy(StrEnum):
+    """Who is preempted first, among those who go after the request that is in need."""
+
+    CHEAPEST = "cheapest"  # whose preemption costs least
+    NEWEST_FIRST = "newest-first"  # the last to arrive
+    LONGEST_FIRST = "longest-first"  # the most tokens generated
+    MOST_PREEMPTED_LAST = "most-preempted-last"  # the fewest preemptions, then the most tokens
 
 
 class Quantization(StrEnum):
@@ -72,7 +84,12 @@ class EngineSettings:
     num_kv_blocks: int | None = None
     """Number of KV blocks; given instead of the memory."""
     prefix_caching: bool = True
-    preemption_mode: PreemptionMode = PreemptionMode.RECOMPUTE
+    preemption_mode: PreemptionMode = PreemptionMode.AUTO
+    """How a request is preempted: `auto`: the cheapest way."""
+    preemption_policy: PreemptionPolicy = PreemptionPolicy.CHEAPEST
+    """Who is preempted first."""
+    max_queue_age_s: float = 60.0
+    """A request that has waited so long goes before every priority."""
     seed: int = 0
     """Root of the seeds drawn for requests that bring none."""
 
@@ -205,8 +222,22 @@ OPTIONS: Mapping[str, tuple[Option, ...]] = {
             "--preemption-mode",
             "preemption_mode",
             values.member_of(PreemptionMode),
-            "what a preempted request gives up: recompute",
+            "how a request is preempted: auto (the cheapest way), recompute, swap or tail",
             "MODE",
+        ),
+        Option(
+            "--preemption-policy",
+            "preemption_policy",
+            values.member_of(PreemptionPolicy),
+            "who is preempted first: cheapest, newest-first, longest-first or most-preempted-last",
+            "POLICY",
+        ),
+        Option(
+            "--max-queue-age",
+            "max_queue_age_s",
+            values.seconds,
+            "a request that has waited so long goes before every priority",
+            "TIME",
         ),
     ),
     "server": (

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import NewType, Protocol
+from typing import Final, NewType, Protocol
 
 from tidegate_server.engine.exactness import Exactness
 from tidegate_server.engine.sampling_params import SamplingParams
@@ -38,12 +38,36 @@ class ScheduledRequest:
 
 
 @dataclass(frozen=True, slots=True)
+class BlockCopy:
+    """One block's contents, over all layers, from one place to another."""
+
+    source: int
+    target: int
+
+
+@dataclass(frozen=True, slots=True)
+class BlockCopies:
+    """Copies that come before a step's forward pass, in this order: what is copied from may be copied to after it."""
+
+    swap_out: tuple[BlockCopy, ...] = ()  # device block -> host block
+    within: tuple[BlockCopy, ...] = ()  # device block -> device block
+    swap_in: tuple[BlockCopy, ...] = ()  # host block -> device block
+
+    def __bool__(self) -> bool:
+        return bool(self.swap_out or self.swap_in or self.within)
+
+
+NO_COPIES: Final = BlockCopies()
+
+
+@dataclass(frozen=True, slots=True)
 class Batch:
-    """One forward pass."""
+    """One forward pass, and the block copies that it needs first."""
 
     step: int
     scheduled: tuple[ScheduledRequest, ...]
     preempted: tuple[RequestId, ...] = ()
+    copies: BlockCopies = NO_COPIES
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,6 +95,17 @@ class Runner(Protocol):
         """
         ...
 
+    def copy_blocks(self, copies: BlockCopies) -> BlockCopies:
+        """Make the copies that come before a forward pass.
+
+        Returns:
+            Those that failed; whatever else is there stays as it was.
+
+        Raises:
+            RunnerBroken: no batch can run any more.
+        """
+        ...
+
 
 class LoadedRunner(Runner, Protocol):
     """A runner with its weights and cache in place, and what the engine must know of them."""
@@ -85,7 +120,16 @@ class LoadedRunner(Runner, Protocol):
     def num_kv_blocks(self) -> int: ...  # usable ones, ids 1 to this number: the null block is not counted
 
     @property
+    def num_host_blocks(self) -> int: ...  # ids 1 to this number; 0: no host memory for blocks
+
+    @property
     def block_size(self) -> int: ...
+
+    @property
+    def block_bytes(self) -> int: ...  # of one block over all layers
+
+    @property
+    def swap_bytes_per_s(self) -> float: ...  # between device and host, of the slower way; 0: no host memory for blocks
 
     @property
     def vocab_size(self) -> int: ...

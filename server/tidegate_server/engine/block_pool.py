@@ -83,9 +83,10 @@ class BlockPool:
         return taken
 
     def share(self, blocks: Iterable[int]) -> None:
-        """Add a holder to each of these blocks, whose content is known."""
+        """Add a holder to each of these blocks, whose content is known or which somebody holds."""
         for block in blocks:
-            assert self._is_known[block], f"block {block} has no known content to share"
+            is_shareable = self._is_known[block] or self._num_holders[block] > 0
+            assert is_shareable, f"block {block} has no content to share"
             if self._num_holders[block] == 0:
                 self._cached.pop(block, None)
                 self._fence_of.pop(block, None)
@@ -96,6 +97,13 @@ class BlockPool:
         """Say that a live block's content is complete and findable, so that it is cached once nobody holds it."""
         assert self._num_holders[block] > 0, f"block {block} is not lent"
         self._is_known[block] = True
+
+    def mark_unknown(self, block: int) -> None:
+        """Say that a block's content cannot be found any more: once nobody holds it, it is free."""
+        self._is_known[block] = False
+        if block in self._cached:
+            del self._cached[block]
+            self._free.append(block)
 
     def release(self, blocks: Iterable[int], fence: int | None = None) -> None:
         """Take one holder off each of these blocks, in the order in which they should be used again.

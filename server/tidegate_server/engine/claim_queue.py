@@ -24,6 +24,10 @@ class ClaimQueue:
     def __getitem__(self, index: int) -> Request:
         return self._requests[index]
 
+    def first(self) -> Request:
+        """The one to serve next."""
+        return self._requests[0]
+
     def add(self, request: Request) -> None:
         insort(self._requests, request, key=_order)
 
@@ -33,5 +37,5 @@ class ClaimQueue:
         del self._requests[index]
 
 
-def _order(request: Request) -> tuple[int, int]:
+def _order(request: Request) -> tuple[bool, int, int]:
     return request.order

@@ -93,7 +93,9 @@ class Engine:
         outputs, self._unsent = self._unsent, []
         batch = self._scheduler.schedule(started_s)
         if batch.scheduled:
-            sampled, errors = self._run(batch)
+            if batch.copies and (failed := self._runner.copy_blocks(batch.copies)):
+                batch = self._scheduler.without_lost(batch, failed, self._clock())
+            sampled, errors = self._run(batch) if batch.scheduled else ((), {})
             outputs.extend(self._scheduler.update(batch, sampled, self._clock(), errors))
         elif not outputs:
             return None
@@ -127,8 +129,10 @@ class Engine:
             queue_time_p90_s=self._p90_s,
             num_preemptions=scheduler.num_preemptions,
             num_requests=scheduler.num_requests,
-            prefix_query_tokens=scheduler.prefix_query_tokens,
-            prefix_hit_tokens=scheduler.prefix_hit_tokens,
+            prefix_query_tokens=scheduler.prefix_miss_tokens
+            + scheduler.prefix_hit_tokens
+            + scheduler.prefix_host_hit_tokens,
+            prefix_hit_tokens=scheduler.prefix_hit_tokens + scheduler.prefix_host_hit_tokens,
         )
 
     def _run(self, batch: Batch) -> tuple[tuple[SampledToken, ...], dict[str, str]]:
@@ -221,4 +225,8 @@ def scheduler_config(runner: LoadedRunner, settings: EngineSettings, revision: s
         kv_dtype=runner.dtype,
         prefix_caching=settings.prefix_caching,
         root_seed=settings.seed,
+        num_host_blocks=runner.num_host_blocks,
+        preemption_mode=settings.preemption_mode,
+        preemption_policy=settings.preemption_policy,
+        max_age_s=settings.max_queue_age_s,
     )

@@ -23,6 +23,9 @@ class EventKind(StrEnum):
     ADMITTED = "request_admitted"  # it got blocks and is part of the step; after a preemption too
     STALLED = "request_stalled"  # it keeps its blocks and waits for one more that nobody later can give
     PREEMPTED = "request_preempted"
+    TRIMMED = "request_trimmed"  # it was waiting with its first blocks, and has lost some of them
+    AGED = "request_aged"  # it has waited so long that it goes before every priority
+    COPY_FAILED = "copy_failed"
     FIRST_TOKEN = "request_first_token"
     FINISHED = "request_finished"
     ABORTED = "request_aborted"

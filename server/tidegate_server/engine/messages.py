@@ -26,6 +26,9 @@ class AddRequest(msgspec.Struct, frozen=True, kw_only=True, tag="add"):
     arrival_s: float  # CLOCK_MONOTONIC, one clock for all processes of the pod
     priority: int = 0  # lower is served first
     cache_salt: str = ""  # requests share prefix-cache blocks only within one salt
+    leader_id: str = ""  # of a request with the same prompt, sent before: the prompt is computed once for both
+    tenant: str = ""  # whose share of the engine this takes
+    deadline_s: float | None = None  # CLOCK_MONOTONIC; not begun by then, it is given up
 
 
 class AbortRequest(msgspec.Struct, frozen=True, kw_only=True, tag="abort"):

@@ -1,7 +1,7 @@
 """Known prefixes: which block holds the KV of which run of tokens."""
 
 import struct
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from hashlib import blake2b
 from typing import Final, NewType
@@ -75,6 +75,17 @@ class PrefixCache:
             blocks.append(block)
         return blocks
 
+    def find(self, block_hash: BlockHash) -> int | None:
+        """The block with this content."""
+        return self._block_of.get(block_hash)
+
+    def blocks(self) -> Iterable[int]:
+        """All that can be found."""
+        return self._hash_of
+
+    def knows(self, block: int) -> bool:
+        return block in self._hash_of
+
     def insert(self, block_hash: BlockHash, block: int) -> bool:
         """Make a computed block findable; False when another block with the same content already is."""
         assert block not in self._hash_of, f"block {block} is known already"
@@ -84,6 +95,8 @@ class PrefixCache:
         self._hash_of[block] = block_hash
         return True
 
-    def forget(self, block: int) -> None:
-        """Drop a block's entry, because the block is about to hold something else."""
-        del self._block_of[self._hash_of.pop(block)]
+    def forget(self, block: int) -> BlockHash:
+        """Drop a block's entry, because the block is about to hold something else; gives what it was found by."""
+        block_hash = self._hash_of.pop(block)
+        del self._block_of[block_hash]
+        return block_hash

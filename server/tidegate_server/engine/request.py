@@ -17,25 +17,45 @@ class RequestState(Enum):
     PREFILLING = auto()  # more than one known token to compute; holds blocks
     DECODING = auto()  # one token per step; holds blocks
     PREEMPTED = auto()  # queued again, keeps its output; holds no blocks
+    SWAPPED = auto()  # queued again, its blocks are in host memory; holds none on the device
+    TRIMMED = auto()  # queued again, keeps its first blocks
     FINISHED = auto()  # terminal; blocks given back
 
 
+_RUNNING: Final = frozenset({RequestState.PREFILLING, RequestState.DECODING})
+_QUEUED_AGAIN: Final = frozenset({RequestState.PREEMPTED, RequestState.SWAPPED, RequestState.TRIMMED})
+_END: Final = frozenset({RequestState.FINISHED})
+
 ALLOWED_MOVES: Final[Mapping[RequestState, frozenset[RequestState]]] = MappingProxyType(
     {
-        RequestState.WAITING: frozenset({RequestState.PREFILLING, RequestState.FINISHED}),
-        RequestState.PREFILLING: frozenset({RequestState.DECODING, RequestState.PREEMPTED, RequestState.FINISHED}),
-        RequestState.DECODING: frozenset({RequestState.PREEMPTED, RequestState.FINISHED}),
-        RequestState.PREEMPTED: frozenset({RequestState.PREFILLING, RequestState.FINISHED}),
+        # A follower waits with its leader's blocks once there are any.
+        RequestState.WAITING: frozenset({RequestState.PREFILLING, RequestState.TRIMMED}) | _END,
+        RequestState.PREFILLING: frozenset({RequestState.DECODING}) | _QUEUED_AGAIN | _END,
+        RequestState.DECODING: _QUEUED_AGAIN | _END,
+        RequestState.PREEMPTED: frozenset({RequestState.PREFILLING}) | _END,
+        # What was kept can be lost while it waits: host blocks to a failed copy, first blocks to a request before it.
+        RequestState.SWAPPED: frozenset({RequestState.PREFILLING, RequestState.PREEMPTED}) | _END,
+        RequestState.TRIMMED: frozenset({RequestState.PREFILLING, RequestState.PREEMPTED, RequestState.SWAPPED}) | _END,
         RequestState.FINISHED: frozenset(),
     }
 )
 
 
+def is_running(state: RequestState) -> bool:
+    """Whether steps compute for it."""
+    return state in _RUNNING
+
+
+def is_queued(state: RequestState) -> bool:
+    """Whether it waits for blocks or for a seat."""
+    return state is RequestState.WAITING or state in _QUEUED_AGAIN
+
+
 def holds_blocks(state: RequestState) -> bool:
     match state:
-        case RequestState.WAITING | RequestState.PREEMPTED | RequestState.FINISHED:
+        case RequestState.WAITING | RequestState.PREEMPTED | RequestState.SWAPPED | RequestState.FINISHED:
             return False
-        case RequestState.PREFILLING | RequestState.DECODING:
+        case RequestState.PREFILLING | RequestState.DECODING | RequestState.TRIMMED:
             return True
         case _:
             assert_never(state)
@@ -60,18 +80,32 @@ class Request:
     claim: int  # number of arrival; with the priority, the order in which requests are served
     arrival_s: float
     cache_root: BlockHash
+    tenant: str = ""  # whose share of the engine this is
+    deadline_s: float | None = None  # CLOCK_MONOTONIC; not begun by then, it is given up
 
     state: RequestState = RequestState.WAITING
     epoch: int = 0  # renewed at each admission
     num_computed_tokens: int = 0
-    block_table: list[int] = field(default_factory=list)  # append-only while blocks are held
+    block_table: list[int] = field(default_factory=list)  # append-only while the request runs
+    host_table: list[int] = field(default_factory=list)  # while swapped: the host blocks of its first positions
+    num_swapped_tokens: int = 0  # whose KV lies in them
     block_hashes: list[BlockHash] = field(default_factory=list)  # of the known tokens' full blocks, as far as needed
     num_known_blocks: int = 0  # leading blocks of the table that the prefix cache has been told
     in_flight: bool = False  # part of a step whose result has not come back
     is_stalled: bool = False  # needs a block, and nobody later holds one that could be taken
+    is_aged: bool = False  # waited so long that it goes before every priority
+    is_reserved: bool = False  # holds the blocks of its longest possible output; never preempted again
+    leader: "Request | None" = None  # computes the same prompt; this one is held back until that is done
+    followers: list["Request"] = field(default_factory=list)  # held back for this one
     first_scheduled_s: float | None = None
     num_cached_tokens: int = 0  # prompt tokens found in the prefix cache at first admission
     num_preemptions: int = 0
+    num_once_computed: int = 0  # tokens computed at the last preemption; computing them again is no progress
+
+    @property
+    def rank(self) -> tuple[bool, int]:
+        """The class of service; smaller is better, and only a strictly better one displaces."""
+        return (not self.is_aged, self.priority)
 
     @property
     def num_output_tokens(self) -> int:
@@ -83,9 +117,14 @@ class Request:
         return len(self.token_ids) - self.num_computed_tokens
 
     @property
-    def order(self) -> tuple[int, int]:
+    def order(self) -> tuple[bool, int, int]:
         """Smaller is served first and preempted last."""
-        return (self.priority, self.claim)
+        return (not self.is_aged, self.priority, self.claim)
+
+    @property
+    def num_final_tokens(self) -> int:
+        """Tokens of prompt and output together, if the output gets as long as it may."""
+        return min(self.num_prompt_tokens + self.sampling.max_tokens, self.max_total_tokens)
 
     def move_to(self, state: RequestState) -> None:
         """Change the state.

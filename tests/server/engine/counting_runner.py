@@ -2,11 +2,19 @@
 
 import sys
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from typing import Literal
 from zlib import crc32
 
-from tidegate_server.engine.batch import Batch, RunnerBroken, SampledToken, ScheduledRequest
+from tidegate_server.engine.batch import (
+    Batch,
+    BlockCopies,
+    BlockCopy,
+    RunnerBroken,
+    SampledToken,
+    ScheduledRequest,
+)
 from tidegate_server.engine.block_pool import NULL_BLOCK
 from tidegate_server.engine.exactness import Exactness
 from tidegate_server.engine.slots import slot_mapping
@@ -18,6 +26,8 @@ BAD_TOKEN = 966  # a prompt with it makes the step fail
 NAN_TOKEN = 977  # a prompt with it has no usable logits
 DEADLY_TOKEN = 988  # a prompt with it takes the device down
 STUCK_TOKEN = 955  # a prompt with it makes a step that never ends
+
+CopyDirection = Literal["swap_out", "swap_in", "within"]  # the fields of BlockCopies
 
 
 class ClobberedBlock(AssertionError):
@@ -32,11 +42,21 @@ class Cell:
     checksum: int
 
 
+Memory = list[Cell | None]  # a cell for each slot; None where nothing was written
+
+
+def _never(direction: CopyDirection, copy: BlockCopy) -> bool:
+    return False
+
+
 @dataclass
 class CountingRunner:
     """Behaves like a runner: writes each new token to its slot, reads the whole context back, draws.
 
     With `mixes`, the drawn token depends on every token of the context, the seed and the position instead.
+
+    With host blocks it swaps. A copy that `copy_fails` picks fails and leaves its target empty, so that whoever reads it
+    is noticed; it is asked once for each copy, in order.
     """
 
     num_kv_blocks: int = 64
@@ -50,10 +70,15 @@ class CountingRunner:
     dtype: str = "float32"
     kernels: str = "torch"
     exactness: Exactness | None = None
+    num_host_blocks: int = 0
+    block_bytes: int = 1024
+    swap_bytes_per_s: float = 0.0
+    copy_fails: Callable[[CopyDirection, BlockCopy], bool] = _never
     batches: list[Batch] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        self._memory: list[Cell | None] = [None] * ((self.num_kv_blocks + 1) * self.block_size)
+        self._memory: Memory = [None] * ((self.num_kv_blocks + 1) * self.block_size)
+        self._host_memory: Memory = [None] * ((self.num_host_blocks + 1) * self.block_size)
 
     def run(self, batch: Batch) -> tuple[SampledToken, ...]:
         self.batches.append(batch)
@@ -65,6 +90,34 @@ class CountingRunner:
             assert written.isdisjoint(slots), "two requests write to one slot in one step"
             written.update(slots)
         return tuple(self._draw(share) for share in batch.scheduled if share.sampling is not None)
+
+    def copy_blocks(self, copies: BlockCopies) -> BlockCopies:
+        device, host = self._memory, self._host_memory
+        swap_out = self._copy("swap_out", copies.swap_out, device, host)
+        within = self._copy("within", copies.within, device, device)
+        swap_in = self._copy("swap_in", copies.swap_in, host, device, after=swap_out)
+        return BlockCopies(swap_out=swap_out, within=within, swap_in=swap_in)
+
+    def _copy(
+        self,
+        direction: CopyDirection,
+        copies: tuple[BlockCopy, ...],
+        source: Memory,
+        target: Memory,
+        after: tuple[BlockCopy, ...] = (),
+    ) -> tuple[BlockCopy, ...]:
+        """Copy cells; gives those that failed: `copy_fails` says so, or they read what failed before."""
+        not_there = {copy.target for copy in after}
+        failed = tuple(copy for copy in copies if self.copy_fails(direction, copy) or copy.source in not_there)
+        for copy in copies:
+            cells = [source[slot] for slot in self._slots(copy.source)]
+            for slot, cell in zip(self._slots(copy.target), cells, strict=True):
+                target[slot] = None if copy in failed else cell
+        return failed
+
+    def _slots(self, block: int) -> range:
+        assert block != NULL_BLOCK
+        return range(block * self.block_size, (block + 1) * self.block_size)
 
     def _fail_where_asked(self, share: ScheduledRequest) -> None:
         if BAD_TOKEN in share.token_ids:

@@ -28,6 +28,7 @@ def add_request(
     *,
     priority: int = 0,
     cache_salt: str = "",
+    leader_id: str = "",
     sampling: SamplingParams | None = None,
     arrival_s: float = 0.0,
 ) -> AddRequest:
@@ -38,6 +39,7 @@ def add_request(
         arrival_s=arrival_s,
         priority=priority,
         cache_salt=cache_salt,
+        leader_id=leader_id,
     )
 
 

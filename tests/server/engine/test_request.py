@@ -3,7 +3,15 @@ import pytest
 from tidegate_server.engine.batch import RequestId
 from tidegate_server.engine.messages import FinishReason
 from tidegate_server.engine.prefix_cache import BlockHash
-from tidegate_server.engine.request import ALLOWED_MOVES, ForbiddenMove, Request, RequestState, end_reason, holds_blocks
+from tidegate_server.engine.request import (
+    ALLOWED_MOVES,
+    ForbiddenMove,
+    Request,
+    RequestState,
+    end_reason,
+    holds_blocks,
+    is_running,
+)
 from tidegate_server.engine.sampling_params import SamplingParams
 
 EOS = 7
@@ -51,8 +59,10 @@ def test_every_unfinished_request_can_end_at_once() -> None:
         assert RequestState.FINISHED in ALLOWED_MOVES[state]
 
 
-def test_blocks_are_held_while_computing_and_never_else() -> None:
-    assert {state for state in RequestState if holds_blocks(state)} == {RequestState.PREFILLING, RequestState.DECODING}
+def test_blocks_are_held_while_computing_and_by_those_who_kept_some() -> None:
+    running = {RequestState.PREFILLING, RequestState.DECODING}
+    assert {state for state in RequestState if is_running(state)} == running
+    assert {state for state in RequestState if holds_blocks(state)} == {*running, RequestState.TRIMMED}
 
 
 STOP, LENGTH = FinishReason.STOP, FinishReason.LENGTH

@@ -1,5 +1,7 @@
-"""Adds, aborts, preempts and steps at random with a tiny pool: everybody gets what they would get alone."""
+"""Everything that can befall requests, at random and with a tiny pool: everybody gets what they would get alone."""
 
+import os
+import random
 from collections import Counter, deque
 from functools import cache
 
@@ -7,25 +9,37 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from tests.server.engine.counting_runner import CountingRunner
+from tests.server.engine.counting_runner import CopyDirection, CountingRunner
 from tests.server.engine.driving import add_request, tokens_alone
-from tidegate_server.engine.batch import Batch
+from tidegate_server.engine.batch import Batch, BlockCopy
+from tidegate_server.engine.block_pool import BlockPool
 from tidegate_server.engine.core import scheduler_config
 from tidegate_server.engine.messages import AddRequest, FinishReason, RequestOutput
-from tidegate_server.engine.request import Request
+from tidegate_server.engine.preemption_kind import PreemptionKind
+from tidegate_server.engine.request import Request, is_running
 from tidegate_server.engine.sampling_params import SamplingParams
 from tidegate_server.engine.scheduler import Scheduler
-from tidegate_server.settings import EngineSettings
+from tidegate_server.settings import EngineSettings, PreemptionMode, PreemptionPolicy
 
 NUM_BLOCKS = 9
 MAX_MODEL_LEN = 30
 EOS = (3,)
 MAX_IN_FLIGHT = 3
+MAX_AGE_S = 60.0  # a tick of the machine is a second
+
+# Rule applications of one run: examples times steps. The nightly run makes ten times as many.
+NUM_EXAMPLES = 5_000 if os.environ.get("TIDEGATE_NIGHTLY") else 500
+NUM_STEPS = 45
 
 
-def make_runner() -> CountingRunner:
+def make_runner(num_host_blocks: int = 0) -> CountingRunner:
     return CountingRunner(
-        num_kv_blocks=NUM_BLOCKS, max_model_len=MAX_MODEL_LEN, vocab_size=40, eos_token_ids=EOS, mixes=True
+        num_kv_blocks=NUM_BLOCKS,
+        num_host_blocks=num_host_blocks,
+        max_model_len=MAX_MODEL_LEN,
+        vocab_size=40,
+        eos_token_ids=EOS,
+        mixes=True,
     )
 
 
@@ -44,15 +58,37 @@ class SchedulerMachine(RuleBasedStateMachine):
         max_num_seqs=st.integers(1, 5),
         max_num_batched_tokens=st.sampled_from([1, 2, 5, 16, 64]),
         prefix_caching=st.booleans(),
+        num_host_blocks=st.sampled_from([0, 0, 3, 12]),
+        mode=st.sampled_from(PreemptionMode),
+        policy=st.sampled_from(PreemptionPolicy),
+        failing=st.sampled_from([0.0, 0.0, 0.3, 1.0]),
     )
-    def start(self, max_num_seqs: int, max_num_batched_tokens: int, prefix_caching: bool) -> None:
-        self.runner = make_runner()
+    def start(
+        self,
+        max_num_seqs: int,
+        max_num_batched_tokens: int,
+        prefix_caching: bool,
+        num_host_blocks: int,
+        mode: PreemptionMode,
+        policy: PreemptionPolicy,
+        failing: float,
+    ) -> None:
+        self.runner = make_runner(num_host_blocks)
+        draw = random.Random(1)
+
+        def copy_fails(direction: CopyDirection, copy: BlockCopy) -> bool:
+            return draw.random() < failing
+
+        self.runner.copy_fails = copy_fails
         config = scheduler_config(
             self.runner,
             EngineSettings(
                 max_num_seqs=max_num_seqs,
                 max_num_batched_tokens=max_num_batched_tokens,
                 prefix_caching=prefix_caching,
+                preemption_mode=mode,
+                preemption_policy=policy,
+                max_queue_age_s=MAX_AGE_S,
             ),
             "rev",
         )
@@ -71,23 +107,50 @@ class SchedulerMachine(RuleBasedStateMachine):
         seed=st.integers(0, 1),
         priority=st.integers(0, 2),
         min_tokens=st.sampled_from([0, 0, 5]),
+        salt=st.sampled_from(["", "", "other"]),
     )
-    def add(self, family: int, length: int, max_tokens: int, seed: int, priority: int, min_tokens: int) -> str:
-        request_id = f"r{len(self.commands)}"
+    def add(
+        self, family: int, length: int, max_tokens: int, seed: int, priority: int, min_tokens: int, salt: str
+    ) -> str:
         prompt = [family * 10 + position % 7 for position in range(length)]  # long common prefixes
         sampling = SamplingParams(max_tokens=max_tokens, seed=seed, min_tokens=min_tokens)
-        command = add_request(request_id, prompt, priority=priority, sampling=sampling, arrival_s=self.tick())
-        self.commands[request_id] = command
+        return self.submit(prompt, sampling, priority, salt)
+
+    @rule(leader_id=ids, seed=st.integers(0, 3), max_tokens=st.integers(1, 20))
+    def add_another_choice(self, leader_id: str, seed: int, max_tokens: int) -> None:
+        leader = self.commands[leader_id]
+        sampling = SamplingParams(max_tokens=max_tokens, seed=seed, choice=1)
+        self.submit(leader.prompt_token_ids, sampling, leader.priority, leader.cache_salt, leader_id)
+
+    def submit(self, prompt: list[int], sampling: SamplingParams, priority: int, salt: str, leader_id: str = "") -> str:
+        command = add_request(
+            f"r{len(self.commands)}",
+            prompt,
+            priority=priority,
+            cache_salt=salt,
+            leader_id=leader_id,
+            sampling=sampling,
+            arrival_s=self.tick(),
+        )
+        self.commands[command.request_id] = command
         assert self.scheduler.add(command, self.now) is None
-        return request_id
+        return command.request_id
 
     @rule(request_id=ids)
     def abort(self, request_id: str) -> None:
         self.keep(self.scheduler.abort(request_id, self.tick()))
 
-    @rule(request_id=ids)
-    def preempt(self, request_id: str) -> None:
-        self.scheduler.preempt(request_id, self.tick(), "the test says so")
+    @rule(request_id=ids, kind=st.sampled_from(PreemptionKind))
+    def preempt(self, request_id: str, kind: PreemptionKind) -> None:
+        self.scheduler.preempt(request_id, self.tick(), "the test says so", kind)
+
+    @rule(request_id=ids, priority=st.integers(-1, 3))
+    def change_priority(self, request_id: str, priority: int) -> None:
+        self.scheduler.change_priority(request_id, priority, self.tick())
+
+    @rule()
+    def forget_prefixes(self) -> None:
+        self.scheduler.forget_prefixes()
 
     @precondition(lambda self: len(self.in_flight) < MAX_IN_FLIGHT)
     @rule()
@@ -101,13 +164,30 @@ class SchedulerMachine(RuleBasedStateMachine):
     @rule()
     def finish_step(self) -> None:
         batch = self.in_flight.popleft()
-        for output in self.scheduler.update(batch, self.runner.run(batch), self.tick()):
+        failed = self.runner.copy_blocks(batch.copies)
+        # A step put together before a copy failed may hold somebody who lost a block by it.
+        wanted = (
+            self.scheduler.without_lost(batch, failed, self.tick()) if failed else self.scheduler.without_stale(batch)
+        )
+        for output in self.scheduler.update(batch, self.runner.run(wanted), self.tick()):
             self.keep(output)
 
     @rule(count=st.integers(1, 20))
     def run(self, count: int) -> None:
         for _ in range(count):
             self.whole_step()
+
+    @rule()
+    def drain(self) -> None:
+        for _ in range(5000):
+            if not self.scheduler.has_unfinished and not self.in_flight:
+                break
+            self.whole_step()
+        assert not self.scheduler.has_unfinished, "somebody starves"
+        pools = [self.scheduler.pool, *([self.scheduler.host.pool] if self.scheduler.host is not None else [])]
+        for pool in pools:
+            assert (pool.num_live, pool.num_pending) == (0, 0), "blocks leaked"
+        assert (self.scheduler.waiting_tokens, self.scheduler.num_held_back) == (0, 0)
 
     def whole_step(self) -> None:
         if len(self.in_flight) < MAX_IN_FLIGHT:
@@ -127,36 +207,36 @@ class SchedulerMachine(RuleBasedStateMachine):
     def every_block_is_in_one_place(self) -> None:
         if not hasattr(self, "scheduler"):
             return
-        pool = self.scheduler.pool
-        assert pool.num_free + pool.num_live + pool.num_cached + pool.num_pending == pool.num_total == NUM_BLOCKS
-        held = Counter(block for request in self.running() for block in request.block_table)
-        assert pool.num_live == len(held)
-        for block, num_holders in held.items():
-            assert pool.num_holders(block) == num_holders
+        requests = self.requests()
+        check_pool(self.scheduler.pool, NUM_BLOCKS, [request.block_table for request in requests])
+        if self.scheduler.host is not None:
+            num_host_blocks = self.runner.num_host_blocks
+            check_pool(self.scheduler.host.pool, num_host_blocks, [request.host_table for request in requests])
 
     @invariant()
     def limits_and_counts_hold(self) -> None:
         if not hasattr(self, "scheduler"):
             return
-        scheduler = self.scheduler
+        scheduler, requests = self.scheduler, self.requests()
+        running = [request for request in requests if is_running(request.state)]
+        assert list(scheduler._running) == sorted(running, key=lambda request: request.order)
         assert scheduler.num_running <= self.config.max_num_running
-        assert scheduler.num_running + scheduler.num_waiting == len(scheduler.unfinished_ids())
-        assert scheduler.waiting_tokens == sum(len(request.token_ids) for request in scheduler._waiting)
-        assert [request.order for request in self.running()] == sorted(request.order for request in self.running())
+        assert scheduler.num_running + scheduler.num_waiting == len(requests)
+        held_back = [request for request in requests if request.leader is not None]
+        assert len(held_back) == scheduler.num_held_back == sum(len(request.followers) for request in requests)
+        queued = list(scheduler._waiting)
+        assert [request.order for request in queued] == sorted(request.order for request in queued)
+        assert not {id(request) for request in (*running, *held_back)} & {id(request) for request in queued}
+        num_tokens = sum(len(r.token_ids) - max(r.num_computed_tokens, r.num_swapped_tokens) for r in queued)
+        assert scheduler.waiting_tokens == num_tokens + len(held_back)
 
-    def running(self) -> list[Request]:
-        return list(self.scheduler._running)
+    def requests(self) -> list[Request]:
+        return list(self.scheduler._requests.values())
 
     def teardown(self) -> None:
         if not hasattr(self, "scheduler"):
             return
-        for _ in range(5000):
-            if not self.scheduler.has_unfinished and not self.in_flight:
-                break
-            self.whole_step()
-        assert not self.scheduler.has_unfinished, "somebody starves"
-        pool = self.scheduler.pool
-        assert (pool.num_live, pool.num_pending) == (0, 0), "blocks leaked"
+        self.drain()
         for request_id, command in self.commands.items():
             outputs = self.outputs[request_id]
             assert [output.finish_reason is not None for output in outputs] == [False] * (len(outputs) - 1) + [True]
@@ -170,5 +250,14 @@ class SchedulerMachine(RuleBasedStateMachine):
                 assert given == expected
 
 
+def check_pool(pool: BlockPool, num_blocks: int, tables: list[list[int]]) -> None:
+    """Every block is in one state, and counts as many holders as tables name it."""
+    assert pool.num_free + pool.num_live + pool.num_cached + pool.num_pending == pool.num_total == num_blocks
+    held = Counter(block for table in tables for block in table)
+    assert pool.num_live == len(held)
+    for block, num_holders in held.items():
+        assert pool.num_holders(block) == num_holders
+
+
 TestSchedulerMachine = SchedulerMachine.TestCase
-TestSchedulerMachine.settings = settings(max_examples=150, stateful_step_count=40, deadline=None)
+TestSchedulerMachine.settings = settings(max_examples=NUM_EXAMPLES, stateful_step_count=NUM_STEPS, deadline=None)

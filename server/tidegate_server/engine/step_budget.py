@@ -1,0 +1,54 @@
+"""How many prompt tokens a step may compute beside its decodes."""
+
+from dataclasses import dataclass
+from typing import Final
+
+from tidegate_server.engine.step_time import StepShape, StepTimeModel
+
+# In every step, whatever the target, or a prompt might never be computed: where a decode costs next to nothing, and where
+# one token more makes a kernel take another path. A prompt of 4,000 tokens then takes 250 steps at most.
+MIN_PREFILL_TOKENS: Final = 16
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepBudget:
+    """The smaller of a cap in tokens and what keeps the step's predicted time under a target.
+
+    The target is a multiple of the time that the decodes of the step would take without prompts. So a prompt of any
+    length, or any number of them, holds decodes back by no more than that, or than `MIN_PREFILL_TOKENS` do. The scheduler
+    asks once for each prompt, in the order in which they are served:
+
+        decodes = planned = shape_of(shares of the step's decodes)
+        for each request with more than one token to compute, then for each that is to be admitted:
+            most = budget.num_prefill_tokens(decodes, planned, start)
+            if most == 0: nobody computes prompt tokens in this step any more
+            num_tokens = min(request.num_new_tokens, most)
+            planned = planned.plus(start, num_tokens)
+
+    with `start` the request's first position to compute: what the prefix cache has is not computed.
+    """
+
+    token_cap: int
+    time_target: float  # multiple of the decodes' own time, at least 1; 0: no target
+    model: StepTimeModel
+
+    def num_prefill_tokens(self, decodes: StepShape, planned: StepShape, start: int) -> int:
+        """Most tokens that one more prompt may compute in the step; 0: no more prompts in this step.
+
+        Args:
+            decodes: the step with its decodes alone.
+            planned: the step as far as it is put together: the decodes, and the prompts that were asked for before.
+            start: position of the prompt's first token to compute.
+        """
+        num_left = self.token_cap - planned.num_new_tokens
+        if num_left <= 0:
+            return 0
+        decodes_s = self.model.predict(decodes)
+        # Nobody to hold back, no target, or nothing observed yet that would tell what a decode takes.
+        if decodes.num_requests == 0 or self.time_target == 0 or decodes_s == 0.0:
+            return num_left
+        # The model's own error is kept as a margin: half of the steps take longer than predicted.
+        limit_s = decodes_s * (1 + (self.time_target - 1) / (1 + self.model.error_ratio))
+        num_tokens = self.model.num_tokens_within(limit_s, planned, start, num_left)
+        is_first = planned.num_new_tokens == decodes.num_new_tokens
+        return max(num_tokens, min(MIN_PREFILL_TOKENS, num_left)) if is_first else num_tokens

@@ -1,0 +1,59 @@
+"""Nobody is overtaken for ever, and the tokens of those who wait are counted."""
+
+from tests.server.engine.test_request import make_request as make_any
+from tidegate_server.engine.batch import RequestId
+from tidegate_server.engine.claim_queue import ClaimQueue
+from tidegate_server.engine.request import Request, RequestState
+from tidegate_server.engine.waiting_room import WaitingRoom
+
+
+def make_request(name: str, priority: int, claim: int) -> Request:
+    request = make_any()
+    request.request_id, request.priority, request.claim = RequestId(name), priority, claim
+    return request
+
+
+def room_of(*requests: Request) -> WaitingRoom:
+    room = WaitingRoom(ClaimQueue(), max_age_s=60.0)
+    for now, request in enumerate(requests):
+        room.add(request, float(now))
+    return room
+
+
+def test_who_waits_too_long_goes_before_every_priority() -> None:
+    patient, urgent = make_request("patient", priority=9, claim=1), make_request("urgent", priority=0, claim=2)
+    room = room_of(patient, urgent)
+    assert room.promote(59.9) == []
+    assert room.first() is urgent
+    assert room.promote(60.0) == [patient]
+    assert room.first() is patient
+
+
+def test_who_left_is_not_promoted() -> None:
+    served, waiting = make_request("served", priority=1, claim=1), make_request("waiting", priority=1, claim=2)
+    room = room_of(served, waiting)
+    room.remove(served)
+    served.move_to(RequestState.PREFILLING)
+    assert room.promote(100.0) == [waiting]
+
+
+def test_a_new_stay_is_counted_from_its_beginning() -> None:
+    request = make_request("a", priority=1, claim=1)
+    room = room_of(request)
+    room.remove(request)
+    request.move_to(RequestState.PREFILLING)
+    request.num_preemptions += 1
+    request.move_to(RequestState.PREEMPTED)
+    room.add(request, 50.0)
+    assert room.promote(100.0) == []
+    assert room.promote(110.0) == [request]
+
+
+def test_tokens_that_are_kept_need_not_be_computed() -> None:
+    new, trimmed, swapped = (make_request(name, priority=0, claim=n) for n, name in enumerate("abc"))
+    trimmed.num_computed_tokens = 2
+    swapped.num_swapped_tokens = 1
+    room = room_of(new, trimmed, swapped)
+    assert room.num_tokens == 3 * len(new.token_ids) - 3
+    room.remove(trimmed)
+    assert room.num_tokens == 2 * len(new.token_ids) - 1
