@@ -8,7 +8,8 @@ from itertools import count
 from types import MappingProxyType
 from typing import Final
 
-from tidegate_server.engine.admission import Capacity, refusal
+from tidegate_server.engine.admission import Capacity
+from tidegate_server.engine.arrival import new_request, problem_with
 from tidegate_server.engine.batch import Batch, BlockCopies, RequestId, SampledToken, ScheduledRequest
 from tidegate_server.engine.block_pool import BlockPool
 from tidegate_server.engine.block_tables import BlockTables
@@ -17,12 +18,13 @@ from tidegate_server.engine.event_log import EngineEvent, EventKind, EventLog
 from tidegate_server.engine.host_pool import HostPool
 from tidegate_server.engine.load_window import QueueTimeWindow
 from tidegate_server.engine.messages import AddRequest, FinishReason, RequestOutput
+from tidegate_server.engine.outputs import end_output, token_output
 from tidegate_server.engine.preemption import Candidate, Preemption, PreemptionCost, choose_preemption
 from tidegate_server.engine.preemption_cost import UNMEASURED
 from tidegate_server.engine.preemption_kind import PreemptionKind, PreemptionReason
-from tidegate_server.engine.prefix_cache import BlockHash, BlockHasher, PrefixRoot
+from tidegate_server.engine.prefix_cache import BlockHasher, PrefixRoot
+from tidegate_server.engine.prompt_groups import PromptGroups
 from tidegate_server.engine.request import Request, RequestState, end_reason, holds_blocks, is_running
-from tidegate_server.engine.seeds import derive_seed
 from tidegate_server.engine.step_budget import StepBudget
 from tidegate_server.engine.step_time import StepShape, StepTimeModel
 from tidegate_server.engine.waiting_room import WaitingRoom
@@ -107,6 +109,7 @@ class Scheduler:
         self._requests: dict[RequestId, Request] = {}
         self._running = ClaimQueue()
         self._waiting = WaitingRoom(ClaimQueue(), config.max_age_s)
+        self._groups = PromptGroups()
         self._in_flight: deque[int] = deque()  # steps whose results have not come back, oldest first
         self._preempted: list[RequestId] = []  # since the last batch
         self._epochs = count(1)
@@ -116,7 +119,6 @@ class Scheduler:
         self.num_requests = 0  # taken in
         self.preemptions: Counter[tuple[PreemptionKind, PreemptionReason]] = Counter()
         self.num_stale_results = 0
-        self.num_held_back = 0  # waiting requests whose prompt another one computes
         # Of prompts, by where they came from, at the first admission only.
         self.prefix_miss_tokens = 0
         self.prefix_hit_tokens = 0
@@ -139,12 +141,12 @@ class Scheduler:
 
     @property
     def num_waiting(self) -> int:
-        return len(self._waiting) + self.num_held_back
+        return len(self._waiting) + self._groups.num_held_back
 
     @property
     def waiting_tokens(self) -> int:
         """Tokens that waiting requests still have to compute."""
-        return self._waiting.num_tokens + self.num_held_back
+        return self._waiting.num_tokens + self._groups.num_held_back
 
     @property
     def num_preemptions(self) -> int:
@@ -165,24 +167,29 @@ class Scheduler:
 
     def add(self, command: AddRequest, now: float) -> RequestOutput | None:
         """Queue a request; the output is its refusal when it can never run."""
-        request_id = RequestId(command.request_id)
-        problem = refusal(command.prompt_token_ids, command.sampling, self._config.capacity)
-        if problem is None and request_id in self._requests:
-            problem = f"A request with the id {request_id} is running already; give each request its own."
+        request_id, config = RequestId(command.request_id), self._config
+        problem = problem_with(command, config.capacity, self._requests)
         if problem is not None:
             self._record(EventKind.REFUSED, now, request_id, problem, len(command.prompt_token_ids))
             return RequestOutput(request_id=request_id, finish_reason=FinishReason.ERROR, error=problem, refused=True)
-        request = self._new_request(request_id, command)
+        request = new_request(
+            command,
+            claim=self.num_requests,
+            max_total_tokens=config.capacity.max_total_tokens,
+            eos_token_ids=config.eos_token_ids,
+            root_seed=config.root_seed,
+            cache_root=self._hasher.root(PrefixRoot(config.model_revision, config.kv_dtype, None, command.cache_salt)),
+        )
+        leader = self._groups.leader_of(request, command.leader_id, self._requests)
         self.num_requests += 1
         self._requests[request_id] = request
         self._record(EventKind.ARRIVED, now, request_id, f"priority {request.priority}", request.num_prompt_tokens)
-        leader = self._leader_of(command)
         if leader is None:
             self._waiting.add(request, now)
         elif leader.num_computed_tokens >= leader.num_prompt_tokens and leader.block_table:
             self._fork(leader, request, now)
         else:
-            self._hold_back(request, leader)
+            self._groups.hold_back(request, leader)
         return None
 
     def abort(self, request_id: str, now: float, reason: str = "the client left") -> RequestOutput | None:
@@ -192,7 +199,7 @@ class Scheduler:
             return None
         self._end(request, now)
         self._record(EventKind.ABORTED, now, request.request_id, reason, request.num_output_tokens)
-        return _ended(request, FinishReason.ABORT)
+        return end_output(request, FinishReason.ABORT)
 
     def preempt(
         self, request_id: str, now: float, reason: str, kind: PreemptionKind = PreemptionKind.RECOMPUTE
@@ -522,7 +529,7 @@ class Scheduler:
         request.num_computed_tokens += num_tokens
         self._tables.remember(request)
         if request.followers and request.num_computed_tokens >= request.num_prompt_tokens:
-            for follower in self._released(request):
+            for follower in self._groups.release(request):
                 self._fork(request, follower, now)
 
     def _append(self, request: Request, token: SampledToken, step: int, now: float) -> RequestOutput:
@@ -537,80 +544,18 @@ class Scheduler:
         if reason is not None:
             self._end(request, now)
             self._record(EventKind.FINISHED, now, request.request_id, reason.value, request.num_output_tokens, step)
-        queue_time_s = None
-        if is_first and request.first_scheduled_s is not None:
-            queue_time_s = max(0.0, request.first_scheduled_s - request.arrival_s)
-        return RequestOutput(
-            request_id=request.request_id,
-            token_ids=(token.token_id,),
-            logprobs=() if token.logprob is None else (token.logprob,),
-            top_logprobs=() if token.logprob is None else (token.top_logprobs,),
-            finish_reason=reason,
-            num_cached_tokens=request.num_cached_tokens,
-            queue_time_s=queue_time_s,
-            num_preemptions=request.num_preemptions,
-        )
+        return token_output(request, token, reason)
 
     def _fail(self, request: Request, error: str, now: float) -> RequestOutput:
         self._end(request, now)
         self._record(EventKind.FAILED, now, request.request_id, error, request.num_output_tokens)
-        return _ended(request, FinishReason.ERROR, error)
-
-    # Several choices of one prompt.
-
-    def _leader_of(self, command: AddRequest) -> Request | None:
-        """The unfinished request that computes the same prompt for this one."""
-        leader = self._requests.get(RequestId(command.leader_id)) if command.leader_id else None
-        is_same = leader is not None and (
-            leader.token_ids[: leader.num_prompt_tokens] == command.prompt_token_ids
-            and leader.cache_root == self._root_of(command)
-        )
-        return leader if is_same else None
-
-    def _hold_back(self, request: Request, leader: Request) -> None:
-        request.leader = leader
-        leader.followers.append(request)
-        self.num_held_back += 1
-
-    def _released(self, leader: Request) -> list[Request]:
-        """The leader's followers, no longer held back."""
-        released, leader.followers = leader.followers, []
-        self.num_held_back -= len(released)
-        for follower in released:
-            follower.leader = None
-        return released
+        return end_output(request, FinishReason.ERROR, error)
 
     def _fork(self, leader: Request, follower: Request, now: float) -> None:
         self._tables.fork(leader, follower)
         if follower.block_table:
             follower.move_to(RequestState.TRIMMED)
         self._waiting.add(follower, now)
-
-    # Moves between the queues.
-
-    def _new_request(self, request_id: RequestId, command: AddRequest) -> Request:
-        sampling, config = command.sampling, self._config
-        eos = () if sampling.ignore_eos else config.eos_token_ids
-        seed = sampling.seed if sampling.seed is not None else derive_seed(config.root_seed, self.num_requests)
-        return Request(
-            request_id=request_id,
-            token_ids=list(command.prompt_token_ids),
-            num_prompt_tokens=len(command.prompt_token_ids),
-            sampling=sampling,
-            seed=seed,
-            end_token_ids=frozenset(eos).union(sampling.stop_token_ids),
-            max_total_tokens=config.capacity.max_total_tokens,
-            priority=command.priority,
-            claim=self.num_requests,
-            arrival_s=command.arrival_s,
-            cache_root=self._root_of(command),
-            tenant=command.tenant,
-            deadline_s=command.deadline_s,
-        )
-
-    def _root_of(self, command: AddRequest) -> BlockHash:
-        config = self._config
-        return self._hasher.root(PrefixRoot(config.model_revision, config.kv_dtype, None, command.cache_salt))
 
     def _count_claim(self, request: Request, num_on_device: int, num_on_host: int, draft: _Draft) -> None:
         """A hit counts once in a request's life: finding its own blocks again after a preemption saves nothing new."""
@@ -632,19 +577,16 @@ class Scheduler:
         if is_running(request.state):
             self._running.remove(request)
         elif request.leader is not None:
-            request.leader.followers.remove(request)
-            self.num_held_back -= 1
+            self._groups.leave(request)
         else:
             self._waiting.remove(request)
         self._tables.give_back(request, self._fence())
         request.in_flight = False
         request.move_to(RequestState.FINISHED)
         del self._requests[request.request_id]
-        if request.followers:
-            first, *others = self._released(request)
-            for follower in others:
-                self._hold_back(follower, first)
-            self._waiting.add(first, now)
+        successor = self._groups.succeed(request)
+        if successor is not None:
+            self._waiting.add(successor, now)
 
     def _fence(self) -> int | None:
         """The last step that may still touch blocks which are given back now."""
@@ -661,13 +603,3 @@ class Scheduler:
     ) -> None:
         at_step = self.step if step is None else step
         self.events.record(EngineEvent(kind, at_step, now, request_id, reason, num_tokens))
-
-
-def _ended(request: Request, reason: FinishReason, error: str | None = None) -> RequestOutput:
-    return RequestOutput(
-        request_id=request.request_id,
-        finish_reason=reason,
-        error=error,
-        num_cached_tokens=request.num_cached_tokens,
-        num_preemptions=request.num_preemptions,
-    )
