@@ -44,6 +44,10 @@ INEXACT: Final = "inexact"
 NOT_PROBED: Final = "not_probed"
 VERDICTS: Final = (EXACT, INEXACT, NOT_PROBED)
 
+# `direction` of tidegate_swap_bytes_total, as seen from the device.
+SWAP_OUT: Final = "out"
+SWAP_IN: Final = "in"
+
 REQUESTS_RUNNING: Final = Metric("tidegate_requests_running", _G, "Requests that hold KV blocks.", _MODEL)
 REQUESTS_WAITING: Final = Metric("tidegate_requests_waiting", _G, "Requests that wait for KV blocks.", _MODEL)
 WAITING_PROMPT_TOKENS: Final = Metric(
@@ -57,6 +61,9 @@ KV_BLOCKS_PENDING: Final = Metric("tidegate_kv_blocks_pending", _G, "KV blocks f
 KV_USAGE_RATIO: Final = Metric("tidegate_kv_usage_ratio", _G, "Live share of the KV blocks, 0 to 1.", _MODEL)
 PREEMPTIONS: Final = Metric(
     "tidegate_preemptions_total", _C, "Requests that gave their blocks back.", (MODEL_LABEL, "mode")
+)
+SWAP_BYTES: Final = Metric(
+    "tidegate_swap_bytes_total", _C, "Bytes of KV blocks copied to host memory and back.", (MODEL_LABEL, "direction")
 )
 PREFIX_CACHE_QUERY_TOKENS: Final = Metric(
     "tidegate_prefix_cache_query_tokens_total", _C, "Prompt tokens looked up in the prefix cache.", _MODEL
@@ -108,6 +115,7 @@ SERVER_METRICS: Final = (
     KV_BLOCKS_PENDING,
     KV_USAGE_RATIO,
     PREEMPTIONS,
+    SWAP_BYTES,
     PREFIX_CACHE_QUERY_TOKENS,
     PREFIX_CACHE_HIT_TOKENS,
     PROMPT_TOKENS,

@@ -203,6 +203,8 @@ class _EngineCollector(Collector):
         for metric, value in _readings(seen):
             yield self._family(metric, ((), value))
         yield self._family(names.PREEMPTIONS, (("recompute",), seen.num_preemptions))
+        swapped = (((names.SWAP_OUT,), seen.swapped_out_bytes), ((names.SWAP_IN,), seen.swapped_in_bytes))
+        yield self._family(names.SWAP_BYTES, *swapped)
         state = self._state()
         yield self._family(
             names.SERVER_STATE,

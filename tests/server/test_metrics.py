@@ -85,13 +85,15 @@ def test_the_first_scrape_is_all_zeros_with_every_label_there() -> None:
     for reason in FINISHED_REASONS:
         assert pod.value("vllm:request_success_total", finished_reason=reason) == 0
     assert pod.value("tidegate_preemptions_total", mode="recompute") == 0
+    for direction in ("out", "in"):
+        assert pod.value("tidegate_swap_bytes_total", direction=direction) == 0
 
 
 def test_gauges_and_counters_of_the_engine_come_from_its_heartbeat() -> None:
     pod = Pod()
     pod.snapshot = EngineSnapshot(
         step=7, num_running=2, num_waiting=3, kv_blocks_live=5, kv_blocks_total=20, num_preemptions=4,
-        prefix_query_tokens=100, prefix_hit_tokens=64,
+        prefix_query_tokens=100, prefix_hit_tokens=64, swapped_out_bytes=300, swapped_in_bytes=200,
     )  # fmt: skip
     expected = {
         "tidegate_engine_steps_total": 7,
@@ -105,6 +107,8 @@ def test_gauges_and_counters_of_the_engine_come_from_its_heartbeat() -> None:
         "tidegate_prefix_cache_hit_tokens_total": 64,
     }
     assert {name: pod.value(name) for name in expected} == expected
+    swapped = {direction: pod.value("tidegate_swap_bytes_total", direction=direction) for direction in ("out", "in")}
+    assert swapped == {"out": 300, "in": 200}
 
 
 def test_the_state_is_one_of_all_states() -> None:

@@ -24,6 +24,8 @@ class EngineSnapshot:
     max_num_seqs: int = 0
     queue_time_p90_s: float = 0.0  # over 15 s, ages of those still waiting included
     num_preemptions: int = 0
+    swapped_out_bytes: int = 0  # of KV blocks, to host memory
+    swapped_in_bytes: int = 0
     num_requests: int = 0
     prefix_query_tokens: int = 0
     prefix_hit_tokens: int = 0
