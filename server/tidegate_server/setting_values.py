@@ -82,15 +82,19 @@ def power_of_two(least: int, most: int) -> Parse:
     return parse
 
 
-def size_bytes(raw: str) -> int:
-    """`2GiB`, `512Mi`, `1.5G` or a number of bytes."""
-    match = _SIZE.fullmatch(raw.strip())
-    if match is None:
-        raise ValueError(f"{raw!r} is not a size, such as 2GiB or 512MiB")
-    value = Decimal(match[1]) * _UNITS_BYTES[match[2].lower()]
-    if not 1 <= value <= MAX_BYTES:
-        raise ValueError(f"{raw!r} is not between 1 byte and 8 EiB")
-    return int(value)
+def size_bytes(least: int) -> Parse:
+    """Bytes, from `2GiB`, `512Mi`, `1.5G` or a number of them."""
+
+    def parse(raw: str) -> int:
+        match = _SIZE.fullmatch(raw.strip())
+        if match is None:
+            raise ValueError(f"{raw!r} is not a size, such as 2GiB or 512MiB")
+        value = Decimal(match[1]) * _UNITS_BYTES[match[2].lower()]
+        if not least <= value <= MAX_BYTES:
+            raise ValueError(f"{raw!r} is not between {least} bytes and 8 EiB")
+        return int(value)
+
+    return parse
 
 
 def seconds(raw: str) -> float:

@@ -83,6 +83,9 @@ class EngineSettings:
     """Memory for KV blocks; None: a share of what is free (GPU), or 1 GiB at most (CPU)."""
     num_kv_blocks: int | None = None
     """Number of KV blocks; given instead of the memory."""
+    swap_memory_bytes: int | None = None
+    """Host memory for KV blocks that left the device; 0: none. None: none on a CPU, where it is worth more as KV cache;
+    beside a GPU 4 GiB, or a quarter of the free host memory if that is less."""
     prefix_caching: bool = True
     preemption_mode: PreemptionMode = PreemptionMode.AUTO
     """How a request is preempted: `auto`: the cheapest way."""
@@ -204,12 +207,19 @@ OPTIONS: Mapping[str, tuple[Option, ...]] = {
         Option(
             "--kv-cache-memory",
             "kv_cache_memory_bytes",
-            values.size_bytes,
+            values.size_bytes(1),
             "memory for the KV cache, such as 2GiB",
             "SIZE",
             aliases=("--kv-cache-memory-bytes",),
         ),
         Option("--num-kv-blocks", "num_kv_blocks", _NUMBER, "KV blocks, instead of the memory for them", "N"),
+        Option(
+            "--swap-memory",
+            "swap_memory_bytes",
+            values.size_bytes(0),
+            "host memory for KV blocks that left the device, such as 4GiB; 0: none",
+            "SIZE",
+        ),
         Option(
             "--no-prefix-caching",
             "prefix_caching",

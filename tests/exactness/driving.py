@@ -7,9 +7,13 @@ from dataclasses import dataclass, field, replace
 from tidegate_server.engine.core import Engine
 from tidegate_server.engine.messages import AddRequest, FinishReason
 from tidegate_server.engine.sampling_params import SamplingParams
+from tidegate_server.model.block_copier import BlockCopier
+from tidegate_server.model.host_blocks import allocate_host_blocks
 from tidegate_server.model.kv_cache import allocate_kv_cache, plan_kv_cache
 from tidegate_server.model.runner import ModelRunner
 from tidegate_server.settings import EngineSettings
+
+SWAP_BYTES_PER_S = 1e10  # as told to the engine, whatever the machine does: decisions are the same everywhere
 
 
 @dataclass
@@ -31,8 +35,8 @@ def greedy(max_tokens: int) -> SamplingParams:
 class Driver:
     """An engine of its own on a model that is loaded already."""
 
-    def __init__(self, runner: ModelRunner, settings: EngineSettings) -> None:
-        self.engine = Engine(with_cache(runner, settings), settings)
+    def __init__(self, runner: ModelRunner, settings: EngineSettings, num_host_blocks: int = 0) -> None:
+        self.engine = Engine(with_cache(runner, settings, num_host_blocks), settings)
         self.answers: dict[str, Answer] = {}
 
     def submit(self, request_id: str, prompt: Sequence[int], sampling: SamplingParams) -> None:
@@ -72,13 +76,16 @@ def run_alone(runner: ModelRunner, prompts: Mapping[str, Sequence[int]], samplin
     return driver.answers
 
 
-def with_cache(runner: ModelRunner, settings: EngineSettings) -> ModelRunner:
-    """The same weights with a cache of their own, as small as the settings say."""
+def with_cache(runner: ModelRunner, settings: EngineSettings, num_host_blocks: int = 0) -> ModelRunner:
+    """The same weights with a cache of their own, as small as the settings say, and so many blocks to swap to."""
     dtype = runner.kv_cache.blocks.dtype
-    plan = plan_kv_cache(runner.config, settings, dtype, "cpu", available_bytes=1 << 30)
+    plan = plan_kv_cache(runner.config, settings, dtype, "cpu", available_bytes=1 << 30, available_host_bytes=1 << 30)
+    kv_cache = allocate_kv_cache(runner.config, plan, settings.block_size, dtype, runner.torch_device)
     return replace(
         runner,
-        kv_cache=allocate_kv_cache(runner.config, plan, settings.block_size, dtype, runner.torch_device),
+        kv_cache=kv_cache,
+        block_copier=BlockCopier(kv_cache.blocks, allocate_host_blocks(num_host_blocks, kv_cache.blocks)),
+        swap_bytes_per_s=SWAP_BYTES_PER_S if num_host_blocks else 0.0,
         max_model_len=min(plan.max_model_len, runner.max_model_len),
         num_kv_blocks=plan.num_blocks,
         block_size=settings.block_size,

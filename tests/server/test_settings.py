@@ -36,6 +36,7 @@ VALUES: dict[str, tuple[str, str]] = {
     "--block-size": ("32", "24"),
     "--kv-cache-memory": ("2GiB", "2 gibibytes"),
     "--num-kv-blocks": ("100", "-5"),
+    "--swap-memory": ("4GiB", "a lot"),
     "--no-prefix-caching": ("true", "perhaps"),
     "--preemption-mode": ("recompute", "swap"),
     "--host": ("127.0.0.1", " "),
@@ -121,6 +122,9 @@ def test_values_have_their_types_and_units() -> None:
     assert read(TIDEGATE_NO_PREFIX_CACHING="false").engine.prefix_caching is True
     for text, size_bytes in {"2GiB": 2**31, "2Gi": 2**31, "2G": 2 * 10**9, "64mb": 64 * 10**6, "4096": 4096}.items():
         assert read("--kv-cache-memory", text).engine.kv_cache_memory_bytes == size_bytes
+    assert read("--swap-memory=0").engine.swap_memory_bytes == 0
+    with pytest.raises(InvalidSetting, match=r"^--kv-cache-memory: .*1 bytes and 8 EiB"):
+        read("--kv-cache-memory=0")
 
 
 def test_a_flag_that_is_not_there_is_refused_with_the_nearest_one() -> None:

@@ -1,4 +1,4 @@
-"""The paged KV cache: how many blocks there can be, and the tensor that holds them."""
+"""The paged KV cache: how many blocks there can be on device and host, and the tensor that holds them."""
 
 import math
 from dataclasses import dataclass
@@ -15,8 +15,12 @@ CPU_DEFAULT_BYTES = 1 << 30
 CPU_SHARE = 0.25  # of the available memory: the API process, the allocator and the page cache need some too
 GPU_SHARE = 0.85  # of what the weights left free; the rest is for activations and the allocator's gaps
 
+SWAP_DEFAULT_BYTES = 4 << 30  # beside a GPU; on a CPU none: the same memory is worth more as KV cache
+SWAP_SHARE = 0.25  # of the free host memory, at most, where nobody chose
+
 _MEMORY_FLAG = "--kv-cache-memory"
 _BLOCKS_FLAG = "--num-kv-blocks"
+_SWAP_FLAG = "--swap-memory"
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,6 +31,7 @@ class KvCachePlan:
     max_model_len: int  # tokens; all of them fit into the blocks
     block_bytes: int
     lowered_from: int | None  # the checkpoint's context, when the blocks could not hold it
+    num_host_blocks: int  # for what leaves the device; block 0, never used, comes on top. 0: no swap
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,12 +48,18 @@ def block_bytes(config: ModelConfig, block_size: int, dtype: torch.dtype) -> int
 
 
 def plan_kv_cache(
-    config: ModelConfig, settings: EngineSettings, dtype: torch.dtype, device_type: str, available_bytes: int
+    config: ModelConfig,
+    settings: EngineSettings,
+    dtype: torch.dtype,
+    device_type: str,
+    available_bytes: int,
+    available_host_bytes: int,
 ) -> KvCachePlan:
-    """Choose the number of blocks and the longest request.
+    """Choose the numbers of blocks and the longest request.
 
     Args:
         available_bytes: free memory of the device once the weights are loaded.
+        available_host_bytes: free memory of the host; on a CPU, where it is the same, the KV cache comes out of it too.
 
     Raises:
         InvalidSetting: a setting that cannot be met; names its flag and both numbers.
@@ -67,7 +78,9 @@ def plan_kv_cache(
             flag, f"{num_blocks} KV blocks take {_mib(num_blocks * size)}; {_mib(available_bytes)} are available"
         )
     max_model_len, lowered_from = _max_model_len(config, settings, num_blocks, size)
-    return KvCachePlan(num_blocks, max_model_len, size, lowered_from)
+    left_bytes = available_host_bytes - ((num_blocks + 1) * size if device_type == "cpu" else 0)
+    num_host_blocks = _num_host_blocks(settings, size, device_type, left_bytes)
+    return KvCachePlan(num_blocks, max_model_len, size, lowered_from, num_host_blocks)
 
 
 def _num_blocks(settings: EngineSettings, size: int, device_type: str, available_bytes: int) -> int:
@@ -89,6 +102,26 @@ def _num_blocks(settings: EngineSettings, size: int, device_type: str, available
             f"give at least {_mib(2 * size)}",
         )
     return num_blocks
+
+
+def _num_host_blocks(settings: EngineSettings, size: int, device_type: str, left_bytes: int) -> int:
+    memory = settings.swap_memory_bytes
+    if memory is None:
+        memory = 0 if device_type == "cpu" else min(SWAP_DEFAULT_BYTES, int(left_bytes * SWAP_SHARE))
+        return max(0, memory // size - 1)
+    if memory == 0:
+        return 0
+    if memory > left_bytes:
+        raise InvalidSetting(
+            _SWAP_FLAG, f"{_mib(memory)} of host memory were asked for; weights and KV cache leave {_mib(left_bytes)}"
+        )
+    if memory < 2 * size:
+        raise InvalidSetting(
+            _SWAP_FLAG,
+            f"{_mib(memory)} hold no KV block of {settings.block_size} tokens beside the unused block 0; "
+            f"give at least {_mib(2 * size)}, or 0 for none",
+        )
+    return memory // size - 1
 
 
 def _max_model_len(config: ModelConfig, settings: EngineSettings, num_blocks: int, size: int) -> tuple[int, int | None]:

@@ -6,18 +6,23 @@ from dataclasses import dataclass, replace
 
 import structlog
 import torch
+from torch import Tensor
 
-from tidegate_server.engine.batch import Batch, RequestId, RunnerBroken, SampledToken, ScheduledRequest
+from tidegate_server.engine.batch import Batch, BlockCopies, RequestId, RunnerBroken, SampledToken, ScheduledRequest
 from tidegate_server.engine.exactness import Difference, Exactness, settle_exactness
 from tidegate_server.errors import InvalidSetting
+from tidegate_server.model.block_copier import BlockCopier
 from tidegate_server.model.config import ModelConfig
 from tidegate_server.model.decoder import ForwardPass
 from tidegate_server.model.exactness_probe import find_differences, scratch_cache
+from tidegate_server.model.host_blocks import allocate_host_blocks
+from tidegate_server.model.host_limits import available_memory_bytes
 from tidegate_server.model.inputs import build_inputs
 from tidegate_server.model.kv_cache import KvCache, KvCachePlan, allocate_kv_cache, plan_kv_cache
 from tidegate_server.model.loading import load_model
 from tidegate_server.model.placement import choose_device, free_memory_bytes, use_allowed_cpus
 from tidegate_server.model.sampler import Draw, SamplerOps, sample
+from tidegate_server.model.swap_speed import measure_swap_speed
 from tidegate_server.model_source import ModelFiles
 from tidegate_server.settings import EngineSettings, ExactMode
 
@@ -32,6 +37,7 @@ class ModelRunner:
     decoder: ForwardPass
     sampler_ops: SamplerOps
     kv_cache: KvCache
+    block_copier: BlockCopier
     torch_device: torch.device
     max_model_len: int
     lowered_from: int | None
@@ -39,7 +45,16 @@ class ModelRunner:
     block_size: int
     dtype: str
     kernels: str
+    swap_bytes_per_s: float
     exactness: Exactness | None = None
+
+    @property
+    def num_host_blocks(self) -> int:
+        return self.block_copier.num_host_blocks
+
+    @property
+    def block_bytes(self) -> int:
+        return self.kv_cache.blocks[0].nbytes
 
     @property
     def vocab_size(self) -> int:
@@ -57,10 +72,19 @@ class ModelRunner:
     def run(self, batch: Batch) -> tuple[SampledToken, ...]:
         """See `engine.batch.Runner.run`."""
         with _device_faults_named():
-            inputs = build_inputs(batch, self.block_size, self.torch_device)
-            logits = self.decoder.forward(inputs, self.kv_cache)
-            draws = [Draw(request, request.sampling) for request in batch.scheduled if request.sampling is not None]
-            return sample(logits, draws, self.eos_token_ids, self.sampler_ops) if draws else ()
+            try:
+                inputs = build_inputs(batch, self.block_size, self.torch_device)
+                logits = self.decoder.forward(inputs, self.kv_cache)
+                draws = [Draw(request, request.sampling) for request in batch.scheduled if request.sampling is not None]
+                return sample(logits, draws, self.eos_token_ids, self.sampler_ops) if draws else ()
+            finally:
+                self.block_copier.wait()
+
+    @torch.inference_mode()
+    def copy_blocks(self, copies: BlockCopies) -> BlockCopies:
+        """See `engine.batch.Runner.copy_blocks`."""
+        with _device_faults_named():
+            return self.block_copier.copy(copies)
 
 
 @torch.inference_mode()
@@ -75,7 +99,8 @@ def load_runner(settings: EngineSettings, files: ModelFiles) -> ModelRunner:
     device = choose_device(settings.device)
     num_threads = use_allowed_cpus()
     model = load_model(settings, files, device, num_threads)
-    plan = plan_kv_cache(model.config, settings, model.dtype, device.type, free_memory_bytes(device))
+    free_bytes, free_host_bytes = free_memory_bytes(device), available_memory_bytes()
+    plan = plan_kv_cache(model.config, settings, model.dtype, device.type, free_bytes, free_host_bytes)
     if plan.lowered_from is not None:
         log.warning(
             "max_model_len_lowered",
@@ -83,11 +108,14 @@ def load_runner(settings: EngineSettings, files: ModelFiles) -> ModelRunner:
             trained_for=plan.lowered_from,
             because=f"{plan.num_blocks} KV blocks hold no more; --kv-cache-memory or --num-kv-blocks gives more",
         )
+    kv_cache = _allocate(model.config, plan, settings, model.dtype, device)
+    block_copier = BlockCopier(kv_cache.blocks, _allocate_on_host(plan, kv_cache))
     runner = ModelRunner(
         config=model.config,
         decoder=model.build_decoder(plan.max_model_len),
         sampler_ops=model.sampler_ops,
-        kv_cache=_allocate(model.config, plan, settings, model.dtype, device),
+        kv_cache=kv_cache,
+        block_copier=block_copier,
         torch_device=device,
         max_model_len=plan.max_model_len,
         lowered_from=plan.lowered_from,
@@ -95,6 +123,7 @@ def load_runner(settings: EngineSettings, files: ModelFiles) -> ModelRunner:
         block_size=settings.block_size,
         dtype=str(model.dtype).removeprefix("torch."),
         kernels=model.kernels,
+        swap_bytes_per_s=measure_swap_speed(block_copier, plan.num_blocks, plan.block_bytes),
     )
     _warm_up(runner)
     runner = replace(runner, exactness=_probed(runner, settings.exact))
@@ -109,6 +138,8 @@ def load_runner(settings: EngineSettings, files: ModelFiles) -> ModelRunner:
         num_threads=num_threads,
         max_model_len=runner.max_model_len,
         num_kv_blocks=runner.num_kv_blocks,
+        num_host_blocks=runner.num_host_blocks,
+        swap_bytes_per_s=round(runner.swap_bytes_per_s),
     )
     return runner
 
@@ -121,6 +152,16 @@ def _allocate(
     except (torch.OutOfMemoryError, MemoryError) as error:
         raise InvalidSetting(
             "--kv-cache-memory", f"{plan.num_blocks * plan.block_bytes} bytes cannot be allocated; give less"
+        ) from error
+
+
+def _allocate_on_host(plan: KvCachePlan, kv_cache: KvCache) -> Tensor:
+    try:
+        return allocate_host_blocks(plan.num_host_blocks, kv_cache.blocks)
+    except (OSError, RuntimeError) as error:
+        raise InvalidSetting(
+            "--swap-memory",
+            f"{plan.num_host_blocks * plan.block_bytes} bytes of host memory cannot be had ({error}); give less, or 0",
         ) from error
 
 

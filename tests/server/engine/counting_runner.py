@@ -55,8 +55,8 @@ class CountingRunner:
 
     With `mixes`, the drawn token depends on every token of the context, the seed and the position instead.
 
-    With host blocks it swaps. A copy that `copy_fails` picks fails and leaves its target empty, so that whoever reads it
-    is noticed; it is asked once for each copy, in order.
+    A copy that `copy_fails` picks fails and leaves its target empty, so that whoever reads it is noticed; it is asked
+    once for each copy, in order.
     """
 
     num_kv_blocks: int = 64

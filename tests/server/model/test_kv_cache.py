@@ -17,8 +17,15 @@ MIB = 1 << 20
 
 def plan(available_bytes: int = 64 * MIB, device_type: str = "cpu", **fields: Any) -> tuple[int, int, int | None]:
     settings = EngineSettings(**fields)
-    made = plan_kv_cache(SMALL_CONFIG, settings, torch.float32, device_type, available_bytes)
+    made = plan_kv_cache(SMALL_CONFIG, settings, torch.float32, device_type, available_bytes, 64 * MIB)
     return made.num_blocks, made.max_model_len, made.lowered_from
+
+
+def num_host_blocks(device_type: str, available_host_bytes: int = 64 * MIB, **fields: Any) -> int:
+    settings = EngineSettings(num_kv_blocks=9, **fields)
+    return plan_kv_cache(
+        SMALL_CONFIG, settings, torch.float32, device_type, 64 * MIB, available_host_bytes
+    ).num_host_blocks
 
 
 def test_a_block_holds_keys_and_values_of_all_layers() -> None:
@@ -50,6 +57,47 @@ def test_sizes_fit_together(fields: dict[str, Any], expected: tuple[int, int, in
 
 
 @pytest.mark.parametrize(
+    ("fields", "expected"),
+    [
+        pytest.param({"device_type": "cpu"}, 0, id="a CPU keeps its memory for the cache"),
+        pytest.param({"device_type": "cuda"}, 16 * MIB // BLOCK - 1, id="beside a GPU a quarter of the host's"),
+        pytest.param(
+            {"device_type": "cuda", "available_host_bytes": 64 << 30}, (4 << 30) // BLOCK - 1, id="or 4 GiB, if less"
+        ),
+        pytest.param({"device_type": "cuda", "available_host_bytes": 4}, 0, id="nothing where nothing is"),
+        pytest.param({"device_type": "cpu", "swap_memory_bytes": 10 * BLOCK}, 9, id="block 0 is unused"),
+        pytest.param({"device_type": "cuda", "swap_memory_bytes": 0}, 0, id="none on demand"),
+        pytest.param(
+            {"device_type": "cpu", "available_host_bytes": 20 * BLOCK, "swap_memory_bytes": 10 * BLOCK},
+            9,
+            id="what the cache leaves of a CPU's",
+        ),
+    ],
+)
+def test_host_blocks_come_out_of_the_host_s_memory(fields: dict[str, Any], expected: int) -> None:
+    assert num_host_blocks(**fields) == expected
+
+
+@pytest.mark.parametrize(
+    ("fields", "numbers"),
+    [
+        pytest.param(
+            {"device_type": "cpu", "available_host_bytes": 19 * BLOCK, "swap_memory_bytes": 10 * BLOCK},
+            ("0.0 MiB",),
+            id="the cache leaves too little of a CPU's",
+        ),
+        pytest.param({"device_type": "cuda", "swap_memory_bytes": 65 * MIB}, ("65.0 MiB", "64.0 MiB"), id="too much"),
+        pytest.param({"device_type": "cuda", "swap_memory_bytes": BLOCK}, ("16 tokens", "or 0"), id="for no block"),
+    ],
+)
+def test_swap_memory_that_cannot_be_is_named(fields: dict[str, Any], numbers: tuple[str, ...]) -> None:
+    with pytest.raises(InvalidSetting) as caught:
+        num_host_blocks(**fields)
+    assert caught.value.flag == "--swap-memory"
+    assert all(number in str(caught.value) for number in numbers)
+
+
+@pytest.mark.parametrize(
     ("fields", "flag", "numbers"),
     [
         pytest.param({"num_kv_blocks": 2, "max_model_len": 33}, "--max-model-len", ("33", "32"), id="longer than fits"),
@@ -77,7 +125,7 @@ def test_a_setting_that_cannot_be_met_is_named(fields: dict[str, Any], flag: str
 
 
 def test_one_block_is_contiguous_over_all_layers() -> None:
-    made = plan_kv_cache(SMALL_CONFIG, EngineSettings(num_kv_blocks=3), torch.float32, "cpu", 64 * MIB)
+    made = plan_kv_cache(SMALL_CONFIG, EngineSettings(num_kv_blocks=3), torch.float32, "cpu", 64 * MIB, 64 * MIB)
     cache = allocate_kv_cache(SMALL_CONFIG, made, 16, torch.float32, torch.device("cpu"))
     assert cache.blocks.shape == (4, 2, 2, 2, 16, 8)
     assert cache.blocks[1].is_contiguous()

@@ -9,7 +9,16 @@ import torch
 from tests.server.model.gguf_writing import small_tensors, write_gguf
 from tests.server.model.small_model import write_small_model
 from tidegate_kernels.cpu.library import load_library
-from tidegate_server.engine.batch import Batch, LoadedRunner, RequestId, RunnerBroken, ScheduledRequest
+from tidegate_server.engine.batch import (
+    NO_COPIES,
+    Batch,
+    BlockCopies,
+    BlockCopy,
+    LoadedRunner,
+    RequestId,
+    RunnerBroken,
+    ScheduledRequest,
+)
 from tidegate_server.engine.sampling_params import SamplingParams
 from tidegate_server.errors import BadLogits, InvalidSetting, StartError
 from tidegate_server.model import runner as runner_module
@@ -18,6 +27,7 @@ from tidegate_server.model_source import resolve_model
 from tidegate_server.settings import EngineSettings
 
 SETTINGS = EngineSettings(device="cpu", dtype="float32", num_kv_blocks=8)
+BLOCK_BYTES = 2 * 2 * 2 * 8 * 16 * 4  # layers, keys and values, heads, numbers, tokens, bytes
 GREEDY = SamplingParams(max_tokens=8, temperature=0.0)
 
 
@@ -47,6 +57,7 @@ def test_the_engine_reads_what_it_must_know(runner: ModelRunner, request: pytest
     loaded: LoadedRunner = runner
     assert (loaded.max_model_len, loaded.num_kv_blocks, loaded.block_size, loaded.vocab_size) == (64, 8, 16, 40)
     assert (loaded.eos_token_ids, loaded.device, loaded.dtype) == ((2,), "cpu", "float32")
+    assert (loaded.block_bytes, loaded.num_host_blocks, loaded.swap_bytes_per_s) == (BLOCK_BYTES, 0, 0.0)
     library = load_library()
     is_torch = request.node.callspec.params["runner"] == "none" or library is None
     assert loaded.kernels == ("torch" if is_torch or library is None else f"cpu-{library.isa()}")
@@ -99,6 +110,46 @@ def test_a_lost_device_breaks_the_runner(runner: ModelRunner, monkeypatch: pytes
     monkeypatch.setattr(runner_module, "build_inputs", lost)
     with pytest.raises(RunnerBroken, match=r"illegal memory access was encountered$"):
         draw(runner, scheduled("a", 0, [1], [1]))
+
+
+def test_a_request_goes_on_after_its_blocks_were_in_host_memory(
+    folder: Path, runner: ModelRunner, request: pytest.FixtureRequest
+) -> None:
+    settings = replace(SETTINGS, cpu_isa=request.node.callspec.params["runner"], swap_memory_bytes=5 * BLOCK_BYTES)
+    swapping = load_runner(settings, resolve_model(str(folder)))
+    assert swapping.num_host_blocks == 4
+    assert swapping.swap_bytes_per_s > 0
+    prompt = [(7 * i) % 40 for i in range(20)]
+    expected = [draw(runner, scheduled("a", 0, prompt, [1, 2])), draw(runner, scheduled("a", 20, [9], [1, 2]))]
+
+    drawn = [draw(swapping, scheduled("a", 0, prompt, [1, 2]))]
+    out = (BlockCopy(1, 4), BlockCopy(2, 1))
+    assert swapping.copy_blocks(BlockCopies(swap_out=out)) == NO_COPIES
+    draw(swapping, scheduled("b", 0, [1], [3]))
+    draw(swapping, scheduled("b", 0, list(range(30)), [2, 1]))
+    # Back into other blocks, the last of which then makes room for itself.
+    back = BlockCopies(swap_in=(BlockCopy(4, 5), BlockCopy(1, 6)), within=(BlockCopy(6, 7),))
+    assert swapping.copy_blocks(back) == NO_COPIES
+    drawn.append(draw(swapping, scheduled("a", 20, [9], [5, 7])))
+    assert drawn == expected
+
+
+def test_a_device_lost_while_copying_breaks_the_runner(runner: ModelRunner, monkeypatch: pytest.MonkeyPatch) -> None:
+    def lost(*_: object, **__: object) -> None:
+        raise torch.AcceleratorError("CUDA error: an illegal memory access was encountered\nmore lines")
+
+    monkeypatch.setattr(torch.Tensor, "copy_", lost)
+    with pytest.raises(RunnerBroken, match=r"illegal memory access was encountered$"):
+        runner.copy_blocks(BlockCopies(within=(BlockCopy(1, 2),)))
+
+
+def test_host_memory_that_cannot_be_had_stops_the_load(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object) -> None:
+        raise OSError(12, "Cannot allocate memory")
+
+    monkeypatch.setattr(runner_module, "allocate_host_blocks", refuse)
+    with pytest.raises(InvalidSetting, match=r"--swap-memory: .*Cannot allocate memory"):
+        load_runner(replace(SETTINGS, swap_memory_bytes=5 * BLOCK_BYTES), resolve_model(str(folder)))
 
 
 def test_a_gguf_file_draws_what_its_safetensors_draw(runner: ModelRunner, tmp_path: Path) -> None:
