@@ -96,10 +96,12 @@ class Runner(Protocol):
         ...
 
     def copy_blocks(self, copies: BlockCopies) -> BlockCopies:
-        """Make the copies that come before a forward pass.
+        """Start the copies of a batch, before it runs: all that its forward pass reads and writes comes after them.
+
+        `run` returns only once they are done.
 
         Returns:
-            Those that failed; whatever else is there stays as it was.
+            Those that failed, whose targets hold anything. A copy that reads such a target has failed too.
 
         Raises:
             RunnerBroken: no batch can run any more.

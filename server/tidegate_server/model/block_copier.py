@@ -36,12 +36,15 @@ class BlockCopier:
         device, host = self._device_blocks, self._host_blocks
         with self._stream.copying():
             swap_out = _copy("out", copies.swap_out, device, host)
+        if copies.swap_out:
+            self._stream.hold_computing()  # what is copied out may be written to by what follows
+        # On the stream that computes, between the forward pass before and the one that reads them.
+        within = _copy("within", copies.within, device, device)
+        with self._stream.copying():
             swap_in = _copy("in", copies.swap_in, host, device, after=swap_out)
         if copies.swap_in:
             self._stream.hold_computing()
-        # On the stream that computes, between the forward pass before and the one that reads them.
-        within = _copy("within", copies.within, device, device, after=swap_in)
-        return BlockCopies(swap_out, swap_in, within)
+        return BlockCopies(swap_out=swap_out, within=within, swap_in=swap_in)
 
     def wait(self) -> None:
         """Return once all copies to and from the host are done."""
