@@ -35,6 +35,9 @@ class StepShape:
         )
 
 
+NO_STEP: Final = StepShape()
+
+
 def shape_of(shares: Iterable[ScheduledRequest]) -> StepShape:
     """The shape of a step with these shares."""
     num_requests = num_new_tokens = num_context_tokens = num_attended_tokens = 0
@@ -81,7 +84,8 @@ class StepTimeModel:
 
     def predict(self, shape: StepShape) -> float:
         """Seconds that such a step takes; 0 before the first observation."""
-        return sum(map(mul, self._prices, _quantities(shape)))
+        seconds: float = sum(map(mul, self._prices, _quantities(shape)))
+        return seconds
 
     def observe(self, shape: StepShape, seconds: float) -> None:
         """Take in a step that was run."""
