@@ -26,6 +26,7 @@ _UNITS_S = {"": 1.0, "ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0}
 MAX_COUNT = 2**31 - 1
 MAX_BYTES = 2**63 - 1
 MAX_S = 365 * 24 * 3600
+MAX_RATIO = 1000.0
 
 
 def text(raw: str) -> str:
@@ -80,6 +81,17 @@ def power_of_two(least: int, most: int) -> Parse:
         return value
 
     return parse
+
+
+def ratio(raw: str) -> float:
+    """`1.5`; or 0 where no ratio is kept."""
+    try:
+        value = float(raw)
+    except ValueError:
+        raise ValueError(f"{raw!r} is not a number") from None
+    if not (value == 0 or 1 <= value <= MAX_RATIO):
+        raise ValueError(f"{raw!r} is neither 0 nor between 1 and {MAX_RATIO:g}")
+    return value
 
 
 def size_bytes(least: int) -> Parse:

@@ -77,6 +77,8 @@ class EngineSettings:
     """Most requests that hold blocks at once."""
     max_num_batched_tokens: int = 512
     """Most tokens that one step computes."""
+    step_time_target: float = 2.0
+    """Most that prompts may lengthen a step, as a multiple of its time without them; 0: by any time."""
     block_size: int = 16
     """Tokens per KV block; a power of two."""
     kv_cache_memory_bytes: int | None = None
@@ -203,6 +205,13 @@ OPTIONS: Mapping[str, tuple[Option, ...]] = {
     "scheduling": (
         Option("--max-num-seqs", "max_num_seqs", _NUMBER, "most requests that run at once", "N"),
         Option("--max-num-batched-tokens", "max_num_batched_tokens", _NUMBER, "most tokens of one step", "TOKENS"),
+        Option(
+            "--step-time-target",
+            "step_time_target",
+            values.ratio,
+            "most that prompts may lengthen a step, as a multiple of its time without them; 0: by any time",
+            "RATIO",
+        ),
         Option("--block-size", "block_size", values.power_of_two(1, 1024), "tokens per KV block", "TOKENS"),
         Option(
             "--kv-cache-memory",

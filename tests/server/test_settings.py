@@ -33,6 +33,7 @@ VALUES: dict[str, tuple[str, str]] = {
     "--seed": ("7", "-1"),
     "--max-num-seqs": ("8", "many"),
     "--max-num-batched-tokens": ("128", "1.5"),
+    "--step-time-target": ("1.5", "0.5"),
     "--block-size": ("32", "24"),
     "--kv-cache-memory": ("2GiB", "2 gibibytes"),
     "--num-kv-blocks": ("100", "-5"),
@@ -119,6 +120,8 @@ def test_values_have_their_types_and_units() -> None:
     assert settings.engine.kv_cache_memory_bytes == 3 * 2**29
     assert (settings.drain_notice_s, settings.drain_timeout_s) == (0.5, 120.0)
     assert settings.engine.prefix_caching is False
+    assert read("--step-time-target=0").engine.step_time_target == 0.0
+    assert read("--step-time-target", "1").engine.step_time_target == 1.0
     assert read(TIDEGATE_NO_PREFIX_CACHING="false").engine.prefix_caching is True
     for text, size_bytes in {"2GiB": 2**31, "2Gi": 2**31, "2G": 2 * 10**9, "64mb": 64 * 10**6, "4096": 4096}.items():
         assert read("--kv-cache-memory", text).engine.kv_cache_memory_bytes == size_bytes

@@ -1,13 +1,8 @@
 """How many prompt tokens a step may compute beside its decodes."""
 
 from dataclasses import dataclass
-from typing import Final
 
 from tidegate_server.engine.step_time import StepShape, StepTimeModel
-
-# In every step, whatever the target, or a prompt might never be computed: where a decode costs next to nothing, and where
-# one token more makes a kernel take another path. A prompt of 4,000 tokens then takes 250 steps at most.
-MIN_PREFILL_TOKENS: Final = 16
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -15,8 +10,8 @@ class StepBudget:
     """The smaller of a cap in tokens and what keeps the step's predicted time under a target.
 
     The target is a multiple of the time that the decodes of the step would take without prompts. So a prompt of any
-    length, or any number of them, holds decodes back by no more than that, or than `MIN_PREFILL_TOKENS` do. The scheduler
-    asks once for each prompt, in the order in which they are served:
+    length, or any number of them, holds decodes back by no more than that. One token of a prompt goes into every step
+    nevertheless, or a prompt might never end. The scheduler asks once for each, in the order in which they are served:
 
         decodes = planned = shape_of(shares of the step's decodes)
         for each request with more than one token to compute, then for each that is to be admitted:
@@ -47,8 +42,8 @@ class StepBudget:
         # Nobody to hold back, no target, or nothing observed yet that would tell what a decode takes.
         if decodes.num_requests == 0 or self.time_target == 0 or decodes_s == 0.0:
             return num_left
-        # The model's own error is kept as a margin: half of the steps take longer than predicted.
-        limit_s = decodes_s * (1 + (self.time_target - 1) / (1 + self.model.error_ratio))
+        # Half of the steps take longer than predicted, few by more than twice the mean error.
+        limit_s = decodes_s * (1 + (self.time_target - 1) / (1 + 2 * self.model.error_ratio))
         num_tokens = self.model.num_tokens_within(limit_s, planned, start, num_left)
         is_first = planned.num_new_tokens == decodes.num_new_tokens
-        return max(num_tokens, min(MIN_PREFILL_TOKENS, num_left)) if is_first else num_tokens
+        return max(num_tokens, 1) if is_first else num_tokens
