@@ -38,6 +38,10 @@ _G, _C, _H, _I = MetricKind.GAUGE, MetricKind.COUNTER, MetricKind.HISTOGRAM, Met
 FINISHED_REASONS: Final = ("stop", "length", "abort", "error")
 OUTCOMES: Final = (*FINISHED_REASONS, "refused")
 
+# `prediction` of tidegate_prediction_error_ratio.
+PREDICTED_QUEUE_DELAY: Final = "queue_delay"
+PREDICTED_STEP_TIME: Final = "step_time"
+
 # `verdict` of tidegate_exactness.
 EXACT: Final = "exact"
 INEXACT: Final = "inexact"
@@ -78,6 +82,15 @@ STEPS: Final = Metric("tidegate_engine_steps_total", _C, "Steps of the engine lo
 STEP_TIME: Final = Metric("tidegate_engine_step_seconds", _H, "Time of one engine step.", _MODEL, TOKEN_TIME_BUCKETS)
 QUEUE_TIME: Final = Metric(
     "tidegate_queue_time_seconds", _H, "Arrival to the first step that computed.", _MODEL, QUEUE_TIME_BUCKETS
+)
+QUEUE_DELAY_PREDICTED: Final = Metric(
+    "tidegate_queue_delay_predicted_seconds", _G, "What a request that arrived now would queue.", _MODEL
+)
+PREDICTION_ERROR: Final = Metric(
+    "tidegate_prediction_error_ratio",
+    _G,
+    "How far off the recent predictions were, relative to the longer of predicted and measured: 0 to 1.",
+    (MODEL_LABEL, "prediction"),
 )
 TTFT: Final = Metric("tidegate_time_to_first_token_seconds", _H, "Arrival to first token sent.", _MODEL, TTFT_BUCKETS)
 ITL: Final = Metric("tidegate_inter_token_latency_seconds", _H, "Gap between two tokens.", _MODEL, TOKEN_TIME_BUCKETS)
@@ -124,6 +137,8 @@ SERVER_METRICS: Final = (
     STEPS,
     STEP_TIME,
     QUEUE_TIME,
+    QUEUE_DELAY_PREDICTED,
+    PREDICTION_ERROR,
     TTFT,
     ITL,
     TPOT,

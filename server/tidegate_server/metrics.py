@@ -205,6 +205,11 @@ class _EngineCollector(Collector):
         yield self._family(names.PREEMPTIONS, (("recompute",), seen.num_preemptions))
         swapped = (((names.SWAP_OUT,), seen.swapped_out_bytes), ((names.SWAP_IN,), seen.swapped_in_bytes))
         yield self._family(names.SWAP_BYTES, *swapped)
+        yield self._family(
+            names.PREDICTION_ERROR,
+            ((names.PREDICTED_QUEUE_DELAY,), seen.prediction_error_ratio),
+            ((names.PREDICTED_STEP_TIME,), seen.step_time_error_ratio),
+        )
         state = self._state()
         yield self._family(
             names.SERVER_STATE,
@@ -253,5 +258,6 @@ def _readings(seen: EngineSnapshot) -> tuple[tuple[Metric, float], ...]:
         (names.VLLM_PREFIX_CACHE_QUERIES, seen.prefix_query_tokens),
         (names.PREFIX_CACHE_HIT_TOKENS, seen.prefix_hit_tokens),
         (names.VLLM_PREFIX_CACHE_HITS, seen.prefix_hit_tokens),
+        (names.QUEUE_DELAY_PREDICTED, seen.queue_delay_predicted_s),
         (names.STEPS, seen.step),
     )

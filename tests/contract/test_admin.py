@@ -15,11 +15,12 @@ OLDEST = (
 def test_a_report_without_the_newer_fields_is_read() -> None:
     report = msgspec.json.decode(OLDEST, type=LoadReport)
     assert (report.state, report.block_size, report.queue_time_p90_s) == (ServerState.READY, 16, 0.0)
+    assert (report.queue_delay_predicted_s, report.prediction_error_ratio) == (0.0, 0.0)
     assert (report.kernels, report.exact, report.inexact_ops) == ("", None, ())  # nobody knows
 
 
 def test_a_report_with_fields_of_the_future_is_read() -> None:
-    newer = OLDEST[:-1] + b',"predicted_queue_time_s":1.5}'
+    newer = OLDEST[:-1] + b',"predicted_ttft_s":1.5}'
     assert msgspec.json.decode(newer, type=LoadReport).num_running == 1
 
 

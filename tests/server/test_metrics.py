@@ -87,6 +87,8 @@ def test_the_first_scrape_is_all_zeros_with_every_label_there() -> None:
     assert pod.value("tidegate_preemptions_total", mode="recompute") == 0
     for direction in ("out", "in"):
         assert pod.value("tidegate_swap_bytes_total", direction=direction) == 0
+    for prediction in ("queue_delay", "step_time"):
+        assert pod.value("tidegate_prediction_error_ratio", prediction=prediction) == 0
 
 
 def test_gauges_and_counters_of_the_engine_come_from_its_heartbeat() -> None:
@@ -94,6 +96,7 @@ def test_gauges_and_counters_of_the_engine_come_from_its_heartbeat() -> None:
     pod.snapshot = EngineSnapshot(
         step=7, num_running=2, num_waiting=3, kv_blocks_live=5, kv_blocks_total=20, num_preemptions=4,
         prefix_query_tokens=100, prefix_hit_tokens=64, swapped_out_bytes=300, swapped_in_bytes=200,
+        queue_delay_predicted_s=1.5,
     )  # fmt: skip
     expected = {
         "tidegate_engine_steps_total": 7,
@@ -105,10 +108,18 @@ def test_gauges_and_counters_of_the_engine_come_from_its_heartbeat() -> None:
         "tidegate_preemptions_total": 4,
         "vllm:prefix_cache_queries_total": 100,
         "tidegate_prefix_cache_hit_tokens_total": 64,
+        "tidegate_queue_delay_predicted_seconds": 1.5,
     }
     assert {name: pod.value(name) for name in expected} == expected
     swapped = {direction: pod.value("tidegate_swap_bytes_total", direction=direction) for direction in ("out", "in")}
     assert swapped == {"out": 300, "in": 200}
+
+
+def test_each_kind_of_prediction_tells_its_own_error() -> None:
+    pod = Pod()
+    pod.snapshot = EngineSnapshot(prediction_error_ratio=0.25, step_time_error_ratio=0.05)
+    assert pod.value("tidegate_prediction_error_ratio", prediction="queue_delay") == 0.25
+    assert pod.value("tidegate_prediction_error_ratio", prediction="step_time") == 0.05
 
 
 def test_the_state_is_one_of_all_states() -> None:

@@ -12,8 +12,11 @@ from tidegate_server.engine.admission import Capacity
 from tidegate_server.engine.batch import Batch, LoadedRunner, RunnerBroken, SampledToken
 from tidegate_server.engine.event_log import EventLog
 from tidegate_server.engine.messages import AbortRequest, AddRequest, RequestOutput, StepOutput
+from tidegate_server.engine.queue_forecast import QueueForecast
 from tidegate_server.engine.scheduler import Scheduler, SchedulerConfig
 from tidegate_server.engine.snapshot import EngineSnapshot
+from tidegate_server.engine.step_budget import StepBudget
+from tidegate_server.engine.step_time import StepTimeModel, shape_of
 from tidegate_server.errors import BadLogits
 from tidegate_server.settings import EngineSettings
 
@@ -23,8 +26,8 @@ Clock = Callable[[], float]
 
 # So many steps in a row in which nothing could be run: the fault is the engine's, not the requests'.
 MAX_FAILED_STEPS: Final = 5
-# The percentile sorts every waiting request, so it is not taken anew in every step.
-_PERCENTILE_EVERY_S: Final = 0.1
+# What looks at every waiting or running request is not computed anew in every step.
+_QUEUE_EVERY_S: Final = 0.1
 
 
 class Engine:
@@ -46,10 +49,13 @@ class Engine:
         self._runner = runner
         self._settings = settings
         self._clock = clock
-        self._scheduler = Scheduler(scheduler_config(runner, settings, revision), events, secrets.token_bytes(32))
+        config = scheduler_config(runner, settings, revision)
+        self._scheduler = Scheduler(config, events, secrets.token_bytes(32))
+        self._step_time = StepTimeModel()
+        self._forecast = QueueForecast(self._scheduler, config, step_budget(settings, self._step_time))
         self._unsent: list[RequestOutput] = []  # of refused and aborted requests; leave with the next step
         self._num_failed_steps = 0  # in a row
-        self._p90_s, self._p90_at_s = 0.0, -_PERCENTILE_EVERY_S
+        self._p90_s, self._next_delay_s, self._queue_at_s = 0.0, 0.0, -_QUEUE_EVERY_S
 
     @property
     def events(self) -> EventLog:
@@ -68,7 +74,10 @@ class Engine:
         now = self._clock()
         match command:
             case AddRequest():
+                prediction = self._forecast.predict(command, now)
                 output = self._scheduler.add(command, now)
+                if output is None:
+                    self._forecast.arrived(command, prediction)
             case AbortRequest():
                 output = self._scheduler.abort(command.request_id, now)
             case _:
@@ -99,10 +108,14 @@ class Engine:
             outputs.extend(self._scheduler.update(batch, sampled, self._clock(), errors))
         elif not outputs:
             return None
+        step_time_s = self._clock() - started_s
+        if batch.scheduled and not errors:  # what failed ran more than once, or not to its end
+            self._step_time.observe(shape_of(batch.scheduled), step_time_s)
+        self._forecast.stepped(batch, outputs, step_time_s)
         return StepOutput(
             step=batch.step,
             outputs=tuple(outputs),
-            step_time_s=self._clock() - started_s,
+            step_time_s=step_time_s,
             num_new_tokens=sum(share.num_new_tokens for share in batch.scheduled),
             num_preempted=len(batch.preempted),
         )
@@ -110,8 +123,9 @@ class Engine:
     def snapshot(self, state: ServerState = ServerState.READY) -> EngineSnapshot:
         """The engine's state in numbers, as of now."""
         scheduler, pool, now = self._scheduler, self._scheduler.pool, self._clock()
-        if now - self._p90_at_s >= _PERCENTILE_EVERY_S:
-            self._p90_s, self._p90_at_s = scheduler.queue_time_p90_s(now), now
+        if now - self._queue_at_s >= _QUEUE_EVERY_S:
+            self._p90_s, self._queue_at_s = scheduler.queue_time_p90_s(now), now
+            self._next_delay_s = self._forecast.next_delay_s()
         return EngineSnapshot(
             state=state,
             step=scheduler.step,
@@ -127,6 +141,9 @@ class Engine:
             block_size=self._runner.block_size,
             max_num_seqs=self._settings.max_num_seqs,
             queue_time_p90_s=self._p90_s,
+            queue_delay_predicted_s=self._next_delay_s,
+            prediction_error_ratio=self._forecast.error_ratio,
+            step_time_error_ratio=self._step_time.error_ratio,
             num_preemptions=scheduler.num_preemptions,
             num_requests=scheduler.num_requests,
             prefix_query_tokens=scheduler.prefix_miss_tokens
@@ -229,4 +246,13 @@ def scheduler_config(runner: LoadedRunner, settings: EngineSettings, revision: s
         preemption_mode=settings.preemption_mode,
         preemption_policy=settings.preemption_policy,
         max_age_s=settings.max_queue_age_s,
+    )
+
+
+def step_budget(settings: EngineSettings, model: StepTimeModel) -> StepBudget:
+    """The budget of each step, as the settings have it."""
+    return StepBudget(
+        token_cap=settings.max_num_batched_tokens,
+        time_target=settings.step_time_target,
+        model=model,
     )

@@ -23,6 +23,9 @@ class EngineSnapshot:
     block_size: int = 0
     max_num_seqs: int = 0
     queue_time_p90_s: float = 0.0  # over 15 s, ages of those still waiting included
+    queue_delay_predicted_s: float = 0.0  # that a request would queue which arrived now
+    prediction_error_ratio: float = 0.0  # of the recent predictions of that, 0 to 1
+    step_time_error_ratio: float = 0.0  # of the recent steps' predicted times, 0 to 1
     num_preemptions: int = 0
     swapped_out_bytes: int = 0  # of KV blocks, to host memory
     swapped_in_bytes: int = 0

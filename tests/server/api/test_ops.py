@@ -79,6 +79,12 @@ def test_the_load_report_counts_in_tokens() -> None:
     assert (report.model, report.state, report.device, report.since_progress_s) == ("m", ServerState.READY, "cpu", 2.0)
 
 
+def test_the_load_report_predicts_the_next_queue_time_and_says_how_far_to_trust_that() -> None:
+    snapshot = EngineSnapshot(queue_delay_predicted_s=2.71828, prediction_error_ratio=0.31416)
+    report = load_report(replace(READY, snapshot=snapshot), "m", BuildFacts(version="1"))
+    assert (report.queue_delay_predicted_s, report.prediction_error_ratio) == (2.718, 0.314)
+
+
 def test_the_load_report_says_what_runs_and_whether_it_is_exact() -> None:
     facts = BuildFacts(version="1", kernels="cpu-avx2", exact=False, inexact_ops=("down 8x4",))
     report = load_report(READY, "m", facts)
