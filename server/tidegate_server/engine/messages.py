@@ -84,6 +84,8 @@ class RequestOutput(msgspec.Struct, frozen=True, kw_only=True):
     finish_reason: FinishReason | None = None
     error: str | None = None  # with FinishReason.ERROR
     refused: bool = False  # with FinishReason.ERROR: the request can never run, and `error` says what to change
+    overloaded: bool = False  # with FinishReason.ERROR: the queue was full, and the request was not taken in
+    timed_out: bool = False  # with FinishReason.ERROR: its deadline passed while it waited, and nothing was computed
     num_cached_tokens: int = 0  # prompt tokens found in the prefix cache at first admission
     queue_time_s: float | None = None  # with the first output only: arrival to the first step that computed
     num_preemptions: int = 0
