@@ -1,4 +1,4 @@
-"""Which requests are refused at the door because they could never run."""
+"""Which requests are refused at the door: they could never run, or too many wait already."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -25,6 +25,14 @@ class Capacity:
         return min(self.max_model_len, self.num_kv_tokens)
 
 
+@dataclass(frozen=True, slots=True)
+class QueueLimits:
+    """How much may wait; None: any number."""
+
+    max_requests: int | None = None
+    max_tokens: int | None = None  # that those who wait still have to compute
+
+
 def refusal(prompt_token_ids: Sequence[int], sampling: SamplingParams, capacity: Capacity) -> str | None:
     """Why this request can never run, in words for its sender; None when it can."""
     num_prompt_tokens = len(prompt_token_ids)
@@ -46,4 +54,23 @@ def refusal(prompt_token_ids: Sequence[int], sampling: SamplingParams, capacity:
     if lowest < 0 or highest >= capacity.vocab_size:
         wrong = lowest if lowest < 0 else highest
         return f"The prompt holds token id {wrong}; this model's are 0 to {capacity.vocab_size - 1}."
+    return None
+
+
+def queue_refusal(
+    num_prompt_tokens: int, num_queued_requests: int, num_queued_tokens: int, limits: QueueLimits
+) -> str | None:
+    """Why this request may not join the queue, in words for its sender; None when it may.
+
+    An empty queue takes any request: a prompt longer than `limits.max_tokens` would otherwise never be served.
+    """
+    if num_queued_requests == 0:
+        return None
+    if limits.max_requests is not None and num_queued_requests >= limits.max_requests:
+        return f"The queue is full: {num_queued_requests} requests wait, and no more than {limits.max_requests} may."
+    if limits.max_tokens is not None and num_queued_tokens + num_prompt_tokens > limits.max_tokens:
+        return (
+            f"The queue is full: {num_queued_tokens} tokens wait to be computed, and with the {num_prompt_tokens} of "
+            f"this prompt there would be more than {limits.max_tokens}."
+        )
     return None
