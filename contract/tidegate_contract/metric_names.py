@@ -42,6 +42,15 @@ OUTCOMES: Final = (*FINISHED_REASONS, "refused")
 PREDICTED_QUEUE_DELAY: Final = "queue_delay"
 PREDICTED_STEP_TIME: Final = "step_time"
 
+# Why a request was not admitted: `reason` of tidegate_admission_refused_total.
+NEVER_FITS: Final = "never_fits"  # the prompt and one more token are more than the context or the KV cache
+QUEUE_FULL: Final = "queue_full"
+DEADLINE: Final = "deadline"  # it waited too long, and nothing of it was computed
+STARTING: Final = "starting"
+DRAINING: Final = "draining"
+FAILED: Final = "failed"
+REFUSAL_REASONS: Final = (NEVER_FITS, QUEUE_FULL, DEADLINE, STARTING, DRAINING, FAILED)
+
 # `verdict` of tidegate_exactness.
 EXACT: Final = "exact"
 INEXACT: Final = "inexact"
@@ -69,6 +78,12 @@ PREEMPTIONS: Final = Metric(
 SWAP_BYTES: Final = Metric(
     "tidegate_swap_bytes_total", _C, "Bytes of KV blocks copied to host memory and back.", (MODEL_LABEL, "direction")
 )
+THRASH_LEVEL: Final = Metric(
+    "tidegate_thrash_level",
+    _G,
+    "Share of the tokens handled lately that preemptions made the engine compute or copy again, 0 to 1.",
+    _MODEL,
+)
 PREFIX_CACHE_QUERY_TOKENS: Final = Metric(
     "tidegate_prefix_cache_query_tokens_total", _C, "Prompt tokens looked up in the prefix cache.", _MODEL
 )
@@ -78,6 +93,9 @@ PREFIX_CACHE_HIT_TOKENS: Final = Metric(
 PROMPT_TOKENS: Final = Metric("tidegate_prompt_tokens_total", _C, "Prompt tokens of requests taken in.", _MODEL)
 OUTPUT_TOKENS: Final = Metric("tidegate_output_tokens_total", _C, "Tokens sent to clients.", _MODEL)
 REQUESTS: Final = Metric("tidegate_requests_total", _C, "Requests by how they ended.", (MODEL_LABEL, "outcome"))
+ADMISSION_REFUSED: Final = Metric(
+    "tidegate_admission_refused_total", _C, "Requests that were not admitted, by why.", (MODEL_LABEL, "reason")
+)
 STEPS: Final = Metric("tidegate_engine_steps_total", _C, "Steps of the engine loop.", _MODEL)
 STEP_TIME: Final = Metric("tidegate_engine_step_seconds", _H, "Time of one engine step.", _MODEL, TOKEN_TIME_BUCKETS)
 QUEUE_TIME: Final = Metric(
@@ -129,11 +147,13 @@ SERVER_METRICS: Final = (
     KV_USAGE_RATIO,
     PREEMPTIONS,
     SWAP_BYTES,
+    THRASH_LEVEL,
     PREFIX_CACHE_QUERY_TOKENS,
     PREFIX_CACHE_HIT_TOKENS,
     PROMPT_TOKENS,
     OUTPUT_TOKENS,
     REQUESTS,
+    ADMISSION_REFUSED,
     STEPS,
     STEP_TIME,
     QUEUE_TIME,

@@ -10,10 +10,16 @@ TidegateError
     │   ├── RequestTooLarge 413: the body is not read to its end
     │   └── RequestTooSlow  408: the body did not arrive in time
     ├── UnknownModel      404
-    ├── Overloaded        503 with Retry-After: starting, draining or failed
+    ├── Overloaded        503 with Retry-After: the queue is full, or starting, draining or failed
+    ├── DeadlineExceeded  504: it waited too long, and nothing of it was computed
     └── EngineError       500: the engine failed this request
         └── BadLogits     the model gave this request no numbers to draw from
 """
+
+from typing import Final
+
+# When to come back, where nothing better is known: by then a busy pod has moved on, or another one is ready.
+RETRY_AFTER_S: Final = 5
 
 
 class TidegateError(Exception):
@@ -81,11 +87,17 @@ class UnknownModel(RequestError):
 class Overloaded(RequestError):
     status = 503
     type = "service_unavailable_error"
-    retry_after_s = 5
     closes_connection = True  # the next try opens a new one, which the Service may send to another pod
 
-    def __init__(self, message: str, *, code: str) -> None:
+    def __init__(self, message: str, *, code: str, retry_after_s: int = RETRY_AFTER_S) -> None:
         super().__init__(message, code=code)
+        self.retry_after_s = retry_after_s
+
+
+class DeadlineExceeded(RequestError):
+    status = 504
+    type = "timeout_error"
+    default_code = "deadline_exceeded"
 
 
 class EngineError(RequestError):

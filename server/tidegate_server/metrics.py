@@ -74,6 +74,7 @@ class ServerMetrics:
 
         self.prompt_tokens = self._counter(names.PROMPT_TOKENS, names.VLLM_PROMPT_TOKENS)
         self.output_tokens = self._counter(names.OUTPUT_TOKENS, names.VLLM_GENERATION_TOKENS)
+        self._refused = self._labelled_counter(names.ADMISSION_REFUSED, names.REFUSAL_REASONS)
         requests = self._labelled_counter(names.REQUESTS, names.OUTCOMES)
         succeeded = self._labelled_counter(names.VLLM_REQUEST_SUCCESS, names.FINISHED_REASONS)
         self._ended: Mapping[str, tuple[Counter, ...]] = {
@@ -91,8 +92,19 @@ class ServerMetrics:
         for counter in self._ended[outcome]:
             counter.inc()
 
-    def request_refused(self) -> None:
+    def request_refused(self, reason: str | None) -> None:
+        """Count one request that the engine never had.
+
+        Args:
+            reason: one of the contract's REFUSAL_REASONS; None when something is wrong with the request itself.
+        """
         self.request_ended("refused")
+        if reason is not None:
+            self.admission_refused(reason)
+
+    def admission_refused(self, reason: str) -> None:
+        """Count one request that was not admitted, be it at the door or by the engine."""
+        self._refused[reason].inc()
 
     def exposition(self) -> bytes:
         """One scrape in Prometheus' text format."""
@@ -260,4 +272,5 @@ def _readings(seen: EngineSnapshot) -> tuple[tuple[Metric, float], ...]:
         (names.VLLM_PREFIX_CACHE_HITS, seen.prefix_hit_tokens),
         (names.QUEUE_DELAY_PREDICTED, seen.queue_delay_predicted_s),
         (names.STEPS, seen.step),
+        (names.THRASH_LEVEL, seen.thrash_level),
     )

@@ -17,6 +17,7 @@ from tidegate_server import log as logs
 from tidegate_server.api.lifecycle import DrainEnd, Lifecycle
 from tidegate_server.api.ops_report import MAX_PROGRESS_AGE_S, PodView
 from tidegate_server.api.probes import OpsServer, OpsSources
+from tidegate_server.api.request_terms import TermsPolicy
 from tidegate_server.background import in_daemon_thread
 from tidegate_server.engine.client import EngineClient
 from tidegate_server.engine.launch import RunnerFactory
@@ -136,7 +137,8 @@ class Pod:
         await in_daemon_thread(lambda: importlib.import_module("tidegate_server.serving"))
         from tidegate_server import serving
 
-        state = serving.ApiState(self._lifecycle, self._metrics)
+        policy = TermsPolicy(self._settings.tenant_header, self._settings.queue_timeout_s)
+        state = serving.ApiState(self._lifecycle, self._metrics, policy)
         http = serving.HttpServer(serving.build_app(state), self._listeners.api)
         answering = asyncio.create_task(http.run())
         asked = asyncio.create_task(self._lifecycle.drain_asked())

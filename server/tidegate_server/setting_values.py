@@ -22,6 +22,7 @@ _UNITS_BYTES = {
 _SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*(|[kmgt]i?)b?", re.IGNORECASE)
 _DURATION = re.compile(r"(\d+(?:\.\d+)?)\s*(|ms|s|m|h)")
 _UNITS_S = {"": 1.0, "ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0}
+_HEADER_NAME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 
 MAX_COUNT = 2**31 - 1
 MAX_BYTES = 2**63 - 1
@@ -118,6 +119,21 @@ def seconds(raw: str) -> float:
     if value > MAX_S:
         raise ValueError(f"{raw!r} is more than a year")
     return value
+
+
+def seconds_above_zero(raw: str) -> float:
+    """As `seconds`, but some time has to pass."""
+    value = seconds(raw)
+    if value == 0:
+        raise ValueError(f"{raw!r} is no time at all")
+    return value
+
+
+def header_name(raw: str) -> str:
+    """The name of an HTTP header, a token of RFC 9110."""
+    if _HEADER_NAME.fullmatch(raw) is None:
+        raise ValueError(f"{raw!r} is not the name of a header, such as X-Team")
+    return raw
 
 
 def yes_or_no(raw: str) -> bool:

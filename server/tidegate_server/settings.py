@@ -41,6 +41,13 @@ class PreemptionPolicy(StrEnum):
     MOST_PREEMPTED_LAST = "most-preempted-last"  # the fewest preemptions, then the most tokens
 
 
+class Fairness(StrEnum):
+    """Between whom the engine is shared out."""
+
+    NONE = "none"  # requests go by priority and arrival
+    TENANT = "tenant"  # within a priority, the tenant that was given least is next
+
+
 class Quantization(StrEnum):
     """In which numbers the CPU kernels keep weights; elsewhere all weights are de-quantised."""
 
@@ -95,6 +102,12 @@ class EngineSettings:
     """Who is preempted first."""
     max_queue_age_s: float = 60.0
     """A request that has waited so long goes before every priority."""
+    fairness: Fairness = Fairness.NONE
+    """Whether tenants get equal shares, however many requests each sends."""
+    max_queued_requests: int | None = None
+    """Most requests that wait; one more is refused. None: any number."""
+    max_queued_tokens: int | None = None
+    """Most tokens that waiting requests have to compute; None: any number. An empty queue takes any request."""
     seed: int = 0
     """Root of the seeds drawn for requests that bring none."""
 
@@ -110,6 +123,10 @@ class ServerSettings:
     host: str = "0.0.0.0"
     port: int = 8000
     ops_port: int = 9000
+    queue_timeout_s: float | None = None
+    """A request that was not begun so long after its arrival fails; None: it waits as long as its client does."""
+    tenant_header: str | None = None
+    """The header that says whose request it is; None: the key in `Authorization: Bearer`."""
     log_format: str = "text"
     """`text` or `json`."""
     log_level: str = "info"
@@ -258,11 +275,36 @@ OPTIONS: Mapping[str, tuple[Option, ...]] = {
             "a request that has waited so long goes before every priority",
             "TIME",
         ),
+        Option(
+            "--fairness",
+            "fairness",
+            values.member_of(Fairness),
+            "none: by priority and arrival; tenant: within a priority, whoever was given least is next",
+            "MODE",
+        ),
+        Option("--max-queued-requests", "max_queued_requests", _NUMBER, "refuse requests when so many wait", "N"),
+        Option(
+            "--max-queued-tokens", "max_queued_tokens", _NUMBER, "refuse requests when so many tokens wait", "TOKENS"
+        ),
     ),
     "server": (
         Option("--host", "host", values.text, "address to listen on", "ADDRESS"),
         Option("--port", "port", _PORT, "port of the API; 0: any free one", "PORT"),
         Option("--ops-port", "ops_port", _PORT, "port of probes, metrics, load and drain; 0: any free one", "PORT"),
+        Option(
+            "--queue-timeout",
+            "queue_timeout_s",
+            values.seconds_above_zero,
+            "fail requests that were not begun after so long",
+            "TIME",
+        ),
+        Option(
+            "--tenant-header",
+            "tenant_header",
+            values.header_name,
+            "header that says whose request it is; without: the key in Authorization: Bearer",
+            "NAME",
+        ),
         Option("--log-format", "log_format", values.one_of("text", "json"), "text or json", "FORMAT"),
         Option(
             "--log-level",

@@ -9,6 +9,7 @@ from tidegate_contract.admin import ServerState
 from tidegate_contract.metric_names import (
     FINISHED_REASONS,
     OUTCOMES,
+    REFUSAL_REASONS,
     SERVER_METRICS,
     VERDICTS,
     VLLM_METRICS,
@@ -89,6 +90,8 @@ def test_the_first_scrape_is_all_zeros_with_every_label_there() -> None:
         assert pod.value("tidegate_swap_bytes_total", direction=direction) == 0
     for prediction in ("queue_delay", "step_time"):
         assert pod.value("tidegate_prediction_error_ratio", prediction=prediction) == 0
+    for reason in REFUSAL_REASONS:
+        assert pod.value("tidegate_admission_refused_total", reason=reason) == 0
 
 
 def test_gauges_and_counters_of_the_engine_come_from_its_heartbeat() -> None:
@@ -97,6 +100,7 @@ def test_gauges_and_counters_of_the_engine_come_from_its_heartbeat() -> None:
         step=7, num_running=2, num_waiting=3, kv_blocks_live=5, kv_blocks_total=20, num_preemptions=4,
         prefix_query_tokens=100, prefix_hit_tokens=64, swapped_out_bytes=300, swapped_in_bytes=200,
         queue_delay_predicted_s=1.5,
+        thrash_level=0.125,
     )  # fmt: skip
     expected = {
         "tidegate_engine_steps_total": 7,
@@ -106,6 +110,7 @@ def test_gauges_and_counters_of_the_engine_come_from_its_heartbeat() -> None:
         "tidegate_kv_usage_ratio": 0.25,
         "vllm:num_preemptions_total": 4,
         "tidegate_preemptions_total": 4,
+        "tidegate_thrash_level": 0.125,
         "vllm:prefix_cache_queries_total": 100,
         "tidegate_prefix_cache_hit_tokens_total": 64,
         "tidegate_queue_delay_predicted_seconds": 1.5,
@@ -177,8 +182,18 @@ def test_a_request_is_measured_from_arrival_to_last_token_under_both_names() -> 
 def test_requests_that_did_not_end_well_leave_the_latencies_alone() -> None:
     pod = Pod()
     RequestMeter(pod.metrics, 0.0).ended("error", 50.0)
-    pod.metrics.request_refused()
+    pod.metrics.request_refused(None)
     assert pod.value("tidegate_request_latency_seconds_count") == 0
     assert pod.value("tidegate_requests_total", outcome="error") == 1
     assert pod.value("vllm:request_success_total", finished_reason="error") == 1
     assert pod.value("tidegate_requests_total", outcome="refused") == 1
+
+
+def test_a_refused_request_is_counted_once_and_with_its_reason_where_it_has_one() -> None:
+    pod = Pod()
+    pod.metrics.request_refused(None)
+    pod.metrics.request_refused("draining")
+    pod.metrics.admission_refused("deadline")
+    assert pod.value("tidegate_requests_total", outcome="refused") == 2
+    refused = {reason: pod.value("tidegate_admission_refused_total", reason=reason) for reason in REFUSAL_REASONS}
+    assert refused == {**dict.fromkeys(REFUSAL_REASONS, 0), "draining": 1, "deadline": 1}

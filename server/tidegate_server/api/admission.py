@@ -7,6 +7,7 @@ from tidegate_contract.admin import ServerState
 from tidegate_server.api.body import BODY_TIMEOUT_S, read_body, replayed
 from tidegate_server.api.envelope import error_response
 from tidegate_server.api.lifecycle import Lifecycle
+from tidegate_server.api.refusals import refusal_reason
 from tidegate_server.errors import RequestError
 from tidegate_server.metrics import ServerMetrics
 
@@ -39,7 +40,7 @@ class Admission:
         except ClientDisconnect:
             return
         except RequestError as refusal:
-            self._metrics.request_refused()
+            self._metrics.request_refused(refusal_reason(refusal))
             await error_response(refusal)(scope, receive, reply)
             return
         with self._lifecycle.admitted():

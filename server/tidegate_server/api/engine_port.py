@@ -31,8 +31,14 @@ class EnginePort(Protocol):
         sampling: SamplingParams,
         priority: int = 0,
         cache_salt: str = "",
+        tenant: str = "",
+        deadline_s: float | None = None,
     ) -> OutputStream:
         """Hand a request to the engine.
+
+        Args:
+            tenant: whose share of the engine the request counts against.
+            deadline_s: CLOCK_MONOTONIC; a request that was not begun by then fails.
 
         Raises:
             RequestError: it can never run, or the engine takes none.

@@ -8,7 +8,10 @@ from dataclasses import dataclass
 
 from tidegate_server.api.choice_text import ChoiceText, Delta
 from tidegate_server.api.engine_port import EnginePort, OutputStream
+from tidegate_server.api.refusals import refusal_reason
+from tidegate_server.api.request_terms import RequestTerms
 from tidegate_server.api.sampling import Limits, Wanted
+from tidegate_server.errors import RequestError
 from tidegate_server.metrics import RequestMeter, ServerMetrics
 from tidegate_server.text.chat_template import ChatTemplate
 from tidegate_server.text.tokenizer import Tokenizer
@@ -35,6 +38,7 @@ class Generation:
     service: Service
     prompts: Sequence[Sequence[int]]
     wanted: Wanted
+    terms: RequestTerms
 
     @property
     def num_prompt_tokens(self) -> int:
@@ -80,7 +84,13 @@ class RunningGeneration:
         text = ChoiceText(index, service.tokenizer.detokenizer(prompt), request.wanted.stop, sampling.min_tokens)
         arrived_s = time.monotonic()
         outputs = service.engine.submit(
-            f"{request.request_id}-{index}", prompt, sampling, request.wanted.priority, request.wanted.cache_salt
+            f"{request.request_id}-{index}",
+            prompt,
+            sampling,
+            priority=request.wanted.priority,
+            cache_salt=request.wanted.cache_salt,
+            tenant=request.terms.tenant,
+            deadline_s=request.terms.deadline_s,
         )
         self._choices.append(_RunningChoice(text, outputs, RequestMeter(service.metrics, arrived_s)))
 
@@ -88,12 +98,17 @@ class RunningGeneration:
         """The text of all choices as it comes, each choice ending with a finish reason; closing it aborts them.
 
         Raises:
-            RequestError: the engine failed one of the choices; the others are aborted.
+            RequestError: the engine did not admit, or failed, one of the choices; the others are aborted.
         """
         streams = [choice.deltas() for choice in self._choices]
         async with aclosing(streams[0] if len(streams) == 1 else _merged(streams)) as deltas:
-            async for delta in deltas:
-                yield delta
+            try:
+                async for delta in deltas:
+                    yield delta
+            except RequestError as error:
+                if (reason := refusal_reason(error)) is not None:
+                    self.request.service.metrics.admission_refused(reason)
+                raise
 
     async def aclose(self) -> None:
         """Twice is harmless."""
@@ -122,6 +137,9 @@ class _RunningChoice:
                 yield delta
                 if delta.finish is not None:
                     return
+        except RequestError as error:
+            self._outcome = "error" if refusal_reason(error) is None else "refused"
+            raise
         except Exception:
             self._outcome = "error"
             raise

@@ -29,6 +29,8 @@ from tidegate_server.api.generation import Generation, RunningGeneration, Servic
 from tidegate_server.api.lifecycle import Lifecycle
 from tidegate_server.api.openapi import describe
 from tidegate_server.api.prompts import chat_prompt, completion_prompts, separate_prompts
+from tidegate_server.api.refusals import refusal_reason
+from tidegate_server.api.request_terms import RequestTerms, TermsPolicy, request_terms
 from tidegate_server.api.sampling import wanted_by_chat, wanted_by_completion
 from tidegate_server.api.schema import (
     ChatCompletionRequest,
@@ -55,6 +57,7 @@ class ApiState:
 
     lifecycle: Lifecycle
     metrics: ServerMetrics
+    terms_policy: TermsPolicy = field(default_factory=TermsPolicy)
     service: Service | None = None
     unknown_fields: UnknownFields = field(default_factory=UnknownFields)
 
@@ -122,38 +125,40 @@ class _Routes:
         return JSONResponse({"version": server_version()})
 
     async def _submitted(
-        self, request: Request, kind: type[RequestT], prepare: Callable[[RequestT, Service], Generation]
+        self, request: Request, kind: type[RequestT], prepare: Callable[[RequestT, Service, RequestTerms], Generation]
     ) -> tuple[RequestT, RunningGeneration]:
         """A request that was read and checked and that the engine has; one with something wrong counts as refused."""
         service = self._state.ready_service()
         body = await request.body()
+        arrived_s = time.monotonic()
 
         def prepared() -> tuple[RequestT, Generation]:
+            terms = request_terms(request.headers, self._state.terms_policy, arrived_s)
             wish = decode_json(body, kind)
             self._state.unknown_fields.check(body, wish)
             if wish.model is not None:
                 _check_model(wish.model, service)
-            return wish, prepare(wish, service)
+            return wish, prepare(wish, service, terms)
 
         try:
             wish, generation = prepared() if len(body) < LARGE_BODY_BYTES else await asyncio.to_thread(prepared)
             return wish, await generation.submit()
-        except RequestError:
-            self._state.metrics.request_refused()
+        except RequestError as error:
+            self._state.metrics.request_refused(refusal_reason(error))
             raise
 
 
-def _completion(wish: CompletionRequest, service: Service) -> Generation:
+def _completion(wish: CompletionRequest, service: Service, terms: RequestTerms) -> Generation:
     given = separate_prompts(wish)
     wanted = wanted_by_completion(wish, len(given), service.limits)  # first, so that no thousand prompts are encoded
     prompts = completion_prompts(given, service.tokenizer, service.limits)
-    return Generation(f"cmpl-{uuid.uuid4().hex}", service, prompts, wanted)
+    return Generation(f"cmpl-{uuid.uuid4().hex}", service, prompts, wanted, terms)
 
 
-def _chat(wish: ChatCompletionRequest, service: Service) -> Generation:
+def _chat(wish: ChatCompletionRequest, service: Service, terms: RequestTerms) -> Generation:
     wanted = wanted_by_chat(wish, service.limits)
     prompt = chat_prompt(wish, service.template, service.tokenizer, service.limits)
-    return Generation(f"chatcmpl-{uuid.uuid4().hex}", service, [prompt], wanted)
+    return Generation(f"chatcmpl-{uuid.uuid4().hex}", service, [prompt], wanted, terms)
 
 
 def _check_model(name: str, service: Service) -> None:

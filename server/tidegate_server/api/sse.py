@@ -25,10 +25,11 @@ def event(payload: msgspec.Struct) -> bytes:
 
 
 class EventStream(Response):
-    """Sends events as they come.
+    """Sends events as they come, and the headers with the first of them.
 
-    When the client leaves, the events' iterator is closed at once. An error after the headers becomes a last event with
-    the error envelope, and no `[DONE]` follows: that word means complete.
+    So an error before it, such as a queue that is full or a wait that was too long, still gets its status. One after it
+    becomes a last event with the error envelope, and no `[DONE]` follows: that word means complete. When the client
+    leaves, the events' iterator is closed at once.
     """
 
     media_type = "text/event-stream"
@@ -59,14 +60,16 @@ class EventStream(Response):
 
     async def _send_all(self, send: Send) -> None:
         async with aclosing(self._events) as events:
+            first = await anext(events)  # what it raises is answered as the error of any route
             await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
+            await send({"type": "http.response.body", "body": first, "more_body": True})
             async for data in _with_last_word(events):
                 await send({"type": "http.response.body", "body": data, "more_body": True})
             await send({"type": "http.response.body", "body": b"", "more_body": False})
 
 
 async def _with_last_word(events: AsyncGenerator[bytes, None]) -> AsyncGenerator[bytes, None]:
-    """The events, and after them that they are complete, or why they are not."""
+    """The rest of the events, and after them that they are complete, or why they are not."""
     try:
         async for data in events:
             yield data

@@ -25,7 +25,14 @@ from tidegate_server.engine.process import ProcessLink
 from tidegate_server.engine.request_stream import Inbox, RequestStream
 from tidegate_server.engine.sampling_params import SamplingParams
 from tidegate_server.engine.snapshot import EngineSnapshot
-from tidegate_server.errors import EngineError, InvalidRequest, InvalidSetting, Overloaded, StartError
+from tidegate_server.errors import (
+    RETRY_AFTER_S,
+    EngineError,
+    InvalidRequest,
+    InvalidSetting,
+    Overloaded,
+    StartError,
+)
 from tidegate_server.model_source import ModelFiles
 from tidegate_server.settings import EngineSettings
 
@@ -97,8 +104,14 @@ class EngineClient:
         sampling: SamplingParams,
         priority: int = 0,
         cache_salt: str = "",
+        tenant: str = "",
+        deadline_s: float | None = None,
     ) -> RequestStream:
         """Hand a request to the engine, at once; its outputs come by iterating.
+
+        Args:
+            tenant: whose share of the engine the request counts against.
+            deadline_s: CLOCK_MONOTONIC; a request that was not begun by then ends with `DeadlineExceeded`.
 
         Raises:
             InvalidRequest: it can never run; the message says what to change.
@@ -123,10 +136,12 @@ class EngineClient:
                 arrival_s=time.monotonic(),
                 priority=priority,
                 cache_salt=cache_salt,
+                tenant=tenant,
+                deadline_s=deadline_s,
             )
         )
         inbox = self._inboxes[request_id] = Inbox(request_id)
-        return RequestStream(inbox, self._on_leave)
+        return RequestStream(inbox, self._on_leave, self._retry_after_s)
 
     def abort(self, request_id: str) -> None:
         """End a request; its stream gets a last output with `abort`. Unknown and finished ones are ignored."""
@@ -206,6 +221,10 @@ class EngineClient:
             inbox.put(output)
             if output.finish_reason is not None:
                 del self._inboxes[output.request_id]
+
+    def _retry_after_s(self) -> int:
+        """When a request that found the queue full should come again."""
+        return RETRY_AFTER_S
 
     def _on_leave(self, inbox: Inbox) -> None:
         # The inbox stays until the engine's last word on the request, so that no other can take its id before.

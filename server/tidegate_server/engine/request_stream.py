@@ -7,7 +7,7 @@ from types import TracebackType
 from typing import Self
 
 from tidegate_server.engine.messages import FinishReason, RequestOutput
-from tidegate_server.errors import EngineError, InvalidRequest, RequestError
+from tidegate_server.errors import DeadlineExceeded, EngineError, InvalidRequest, Overloaded, RequestError
 
 
 class Inbox:
@@ -55,18 +55,21 @@ class Inbox:
 class RequestStream(AsyncIterator[RequestOutput]):
     """Yields outputs until one has a finish reason. Leaving early, by any road, aborts the request.
 
-    A request that fails raises where its next output would be: `InvalidRequest` when it can never run, `EngineError`
-    when the engine failed it or is gone.
+    A request that fails raises where its next output would be: `InvalidRequest` when it can never run, `Overloaded`
+    when the queue was full, `DeadlineExceeded` when it waited too long, `EngineError` when the engine failed it or is
+    gone.
 
     The client holds the inbox and not this object, so that a stream which its caller forgets is collected.
 
     Args:
         on_leave: called with the inbox when the caller leaves, be the request complete or not.
+        retry_after_s: asked when the queue was full: in how many seconds to try again.
     """
 
-    def __init__(self, inbox: Inbox, on_leave: Callable[[Inbox], None]) -> None:
+    def __init__(self, inbox: Inbox, on_leave: Callable[[Inbox], None], retry_after_s: Callable[[], int]) -> None:
         self._inbox = inbox
         self._on_leave = on_leave
+        self._retry_after_s = retry_after_s
         self._loop = asyncio.get_running_loop()
 
     @property
@@ -84,9 +87,19 @@ class RequestStream(AsyncIterator[RequestOutput]):
         if isinstance(arrived, RequestError):
             raise arrived
         if arrived.finish_reason is FinishReason.ERROR:
-            message = arrived.error or "the engine failed this request"
-            raise InvalidRequest(message) if arrived.refused else EngineError(message)
+            raise self._failure(arrived)
         return arrived
+
+    def _failure(self, output: RequestOutput) -> RequestError:
+        message = output.error or "the engine failed this request"
+        if output.refused:
+            # All else that the engine refuses was refused before, so what does not fit is the length.
+            return InvalidRequest(message, code="context_length_exceeded")
+        if output.overloaded:
+            return Overloaded(message, code="queue_full", retry_after_s=self._retry_after_s())
+        if output.timed_out:
+            return DeadlineExceeded(message)
+        return EngineError(message)
 
     async def aclose(self) -> None:
         """End the stream; a request that still runs is aborted. Twice is harmless."""

@@ -29,6 +29,7 @@ class EngineSnapshot:
     num_preemptions: int = 0
     swapped_out_bytes: int = 0  # of KV blocks, to host memory
     swapped_in_bytes: int = 0
+    thrash_level: float = 0.0  # share of the work that preemptions caused to be done again, 0 to 1
     num_requests: int = 0
     prefix_query_tokens: int = 0
     prefix_hit_tokens: int = 0

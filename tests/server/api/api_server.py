@@ -14,6 +14,7 @@ from tests.server.text.byte_tokenizer import END, VOCAB_SIZE, byte_template, byt
 from tidegate_server.api.generation import Service
 from tidegate_server.api.http_server import HttpServer
 from tidegate_server.api.lifecycle import Lifecycle
+from tidegate_server.api.request_terms import TermsPolicy
 from tidegate_server.api.routes import ApiState, build_app
 from tidegate_server.api.sampling import Limits
 from tidegate_server.engine.snapshot import EngineSnapshot
@@ -30,8 +31,11 @@ T = TypeVar("T")
 class ApiServer:
     """Runs an event loop in a thread; everything of the server is touched through `call`."""
 
-    def __init__(self, *, ready: bool = True, max_model_len: int = 256, kv_tokens: int = 1024) -> None:
+    def __init__(
+        self, *, ready: bool = True, max_model_len: int = 256, kv_tokens: int = 1024, terms: TermsPolicy | None = None
+    ) -> None:
         self._ready = ready
+        self._terms = TermsPolicy() if terms is None else terms
         self._limits = Limits(
             max_model_len=max_model_len, kv_tokens=kv_tokens, vocab_size=VOCAB_SIZE, eos_token_ids=(END,)
         )
@@ -59,7 +63,7 @@ class ApiServer:
         self.metrics = ServerMetrics(
             MODEL, EngineSnapshot, lambda: self.lifecycle.state, lambda: BuildFacts(version="test")
         )
-        self.state = ApiState(self.lifecycle, self.metrics)
+        self.state = ApiState(self.lifecycle, self.metrics, self._terms)
         if self._ready:
             self.become_ready(byte_template())
         self._http = HttpServer(build_app(self.state), self._listener)
@@ -97,8 +101,14 @@ class ApiServer:
 
         asyncio.run_coroutine_threadsafe(asyncio.wait_for(poll(), TIMEOUT_S), self.loop).result(TIMEOUT_S)
 
-    def close_gate(self) -> None:
-        self.call(self.engine.gate.clear)
+    def close_gate(self, after: int = 0) -> None:
+        """Streams wait from here on, new ones after so many outputs."""
+
+        def close() -> None:
+            self.engine.gate.clear()
+            self.engine.num_free_outputs = after
+
+        self.call(close)
 
     def open_gate(self) -> None:
         self.call(self.engine.gate.set)

@@ -17,6 +17,7 @@ class EchoEngine:
     Attributes:
         tokens_per_step: how many tokens one output brings.
         gate: while it is closed, streams wait before their next output.
+        num_free_outputs: of each stream, that come even while the gate is closed.
         aborted: ids of requests whose reader left early, in order.
     """
 
@@ -24,6 +25,7 @@ class EchoEngine:
         self.tokens_per_step = 1
         self.gate = asyncio.Event()
         self.gate.set()
+        self.num_free_outputs = 0
         self.added: list[AddRequest] = []
         self.aborted: list[str] = []
         self._streams: dict[str, EchoStream] = {}
@@ -35,6 +37,8 @@ class EchoEngine:
         sampling: SamplingParams,
         priority: int = 0,
         cache_salt: str = "",
+        tenant: str = "",
+        deadline_s: float | None = None,
     ) -> "EchoStream":
         request = AddRequest(
             request_id=request_id,
@@ -43,6 +47,8 @@ class EchoEngine:
             arrival_s=0.0,
             priority=priority,
             cache_salt=cache_salt,
+            tenant=tenant,
+            deadline_s=deadline_s,
         )
         self.added.append(request)
         stream = self._streams[request_id] = EchoStream(self, request)
@@ -69,6 +75,7 @@ class EchoStream:
         self._request = request
         self._answer = _answer(request)
         self._num_given = 0
+        self._num_outputs = 0
         self._is_complete = False
         self._end: asyncio.Future[RequestError | None] = asyncio.get_running_loop().create_future()
 
@@ -78,6 +85,9 @@ class EchoStream:
     async def __anext__(self) -> RequestOutput:
         if self._is_complete:
             raise StopAsyncIteration
+        self._num_outputs += 1
+        if self._num_outputs <= self._engine.num_free_outputs:
+            return self._next()
         gate: asyncio.Future[bool] = asyncio.ensure_future(self._engine.gate.wait())
         waits: set[asyncio.Future[bool] | asyncio.Future[RequestError | None]] = {gate, self._end}
         try:

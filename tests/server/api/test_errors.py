@@ -11,6 +11,8 @@ import pytest
 from tests.server.api.api_server import MODEL, ApiServer
 from tests.server.api.echo_engine import CRASH_TOKEN, EchoStream
 from tests.server.api.half_request import everything_of, half_sent
+from tidegate_server.api.choice_text import ChoiceText, Delta
+from tidegate_server.engine.messages import RequestOutput
 from tidegate_server.errors import Overloaded
 
 COMPLETIONS = "/v1/completions"
@@ -294,17 +296,32 @@ def test_one_failing_choice_ends_the_request_and_frees_the_others(server: ApiSer
 def test_a_mistake_of_ours_is_a_500_in_the_envelope(
     server: ApiServer, http: httpx.Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(server.engine, "submit", lambda *_: 1 / 0)
+    monkeypatch.setattr(server.engine, "submit", lambda *_, **__: 1 / 0)
     error = error_of(http.post(COMPLETIONS, json={"prompt": "a"}), 500)
     assert error["code"] == "internal_error"
 
 
 def test_a_mistake_of_ours_in_a_stream_is_its_last_event(http: httpx.Client, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tidegate_server.api.choice_text.ChoiceText.take", lambda *_: 1 / 0)
-    reply = http.post(COMPLETIONS, json={"prompt": "a", "stream": True})
-    (event,) = [event.removeprefix("data: ") for event in reply.text.split("\n\n") if event]
-    assert json.loads(event)["error"]["code"] == "internal_error"
+    take = ChoiceText.take
+    taken: list[RequestOutput] = []
+
+    def fail_at_the_second(self: ChoiceText, output: RequestOutput) -> Delta:
+        taken.append(output)
+        return take(self, output if len(taken) == 1 else None)  # type: ignore[arg-type]  # the mistake
+
+    monkeypatch.setattr(ChoiceText, "take", fail_at_the_second)
+    reply = http.post(COMPLETIONS, json={"prompt": "abc", "stream": True})
+    events = [event.removeprefix("data: ") for event in reply.text.split("\n\n") if event]
+    assert json.loads(events[-1])["error"]["code"] == "internal_error"
     assert http.get("/health").status_code == 200
+
+
+def test_a_mistake_of_ours_before_the_first_event_of_a_stream_is_a_500(
+    http: httpx.Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ChoiceText, "take", lambda *_: 1 / 0)
+    reply = http.post(COMPLETIONS, json={"prompt": "a", "stream": True})
+    assert error_of(reply, 500)["code"] == "internal_error"
 
 
 @pytest.mark.parametrize("stream", [True, False])
@@ -313,10 +330,10 @@ def test_what_the_engine_does_not_take_gets_a_status(
 ) -> None:
     submit = server.engine.submit
 
-    def first_choice_only(request_id: str, *rest: Any) -> EchoStream:
+    def first_choice_only(request_id: str, *rest: Any, **more: Any) -> EchoStream:
         if not request_id.endswith("-0"):
             raise Overloaded("the engine is gone", code="engine_failed")
-        return submit(request_id, *rest)
+        return submit(request_id, *rest, **more)
 
     monkeypatch.setattr(server.engine, "submit", first_choice_only)
     error = error_of(http.post(CHAT, json={"messages": [USER], "n": 2, "stream": stream}), 503)

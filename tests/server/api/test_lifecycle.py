@@ -3,6 +3,7 @@
 import asyncio
 import threading
 from collections.abc import Callable, Coroutine
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import httpx
@@ -40,7 +41,7 @@ def test_a_starting_server_says_so_and_then_serves() -> None:
 def test_a_draining_server_finishes_streams_and_refuses_new_requests(
     server: ApiServer, client: openai.OpenAI, http: httpx.Client
 ) -> None:
-    server.close_gate()
+    server.close_gate(after=1)
     stream = client.completions.create(model=MODEL, prompt="hello", max_tokens=32, stream=True)
     server.until(lambda: len(server.engine.added) == 1)
     server.call(server.lifecycle.ask_to_drain)
@@ -75,7 +76,7 @@ def test_a_half_sent_request_is_not_inside_and_is_refused_when_the_drain_comes(
 
 
 def test_requests_that_a_stopping_engine_aborts_end_with_an_error(server: ApiServer, client: openai.OpenAI) -> None:
-    server.close_gate()
+    server.close_gate(after=1)
     stream = client.completions.create(model=MODEL, prompt="hello", max_tokens=32, stream=True)
     server.until(lambda: len(server.engine.added) == 1)
     server.call(server.engine.stop)
@@ -84,7 +85,7 @@ def test_requests_that_a_stopping_engine_aborts_end_with_an_error(server: ApiSer
 
 
 def test_streams_of_a_crashed_engine_end_with_an_error(server: ApiServer, client: openai.OpenAI) -> None:
-    server.close_gate()
+    server.close_gate(after=1)
     stream = client.chat.completions.create(model=MODEL, messages=[{"role": "user", "content": "hi"}], stream=True)
     server.until(lambda: len(server.engine.added) == 1)
     server.call(lambda: server.engine.stop(EngineError("the engine process was killed")))
@@ -96,19 +97,21 @@ def test_streams_of_a_crashed_engine_end_with_an_error(server: ApiServer, client
         assert http.get("/health").json()["error"]["code"] == "engine_failed"
 
 
-def test_nothing_of_a_stream_leaves_before_the_first_output(server: ApiServer, http: httpx.Client) -> None:
+def test_a_stream_that_fails_before_its_first_output_gets_a_status(server: ApiServer, http: httpx.Client) -> None:
     server.close_gate()
     body = {"messages": [{"role": "user", "content": "hi"}], "stream": True}
-    with http.stream("POST", "/v1/chat/completions", json=body) as reply:
+    with ThreadPoolExecutor(1) as visitor:
+        reply = visitor.submit(http.post, "/v1/chat/completions", json=body)
+        server.until(lambda: len(server.engine.added) == 1)
         server.call(lambda: server.engine.stop(EngineError("the engine process was killed")))
-        (only,) = [line for line in reply.iter_lines() if line]
-    assert "was killed" in only
+    assert reply.result().status_code == 500
+    assert "was killed" in reply.result().json()["error"]["message"]
 
 
 @pytest.mark.parametrize("stream", [True, False])
 @pytest.mark.parametrize("choices", [1, 3])
 def test_a_client_that_leaves_frees_the_engine(server: ApiServer, stream: bool, choices: int) -> None:
-    server.close_gate()
+    server.close_gate(after=1 if stream else 0)
     body = {"prompt": "hello", "stream": stream, "n": choices}
     leave = threading.Event()
 

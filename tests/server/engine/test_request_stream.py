@@ -7,7 +7,7 @@ import pytest
 
 from tidegate_server.engine.messages import FinishReason, RequestOutput
 from tidegate_server.engine.request_stream import Inbox, RequestStream
-from tidegate_server.errors import EngineError, InvalidRequest
+from tidegate_server.errors import DeadlineExceeded, EngineError, InvalidRequest, Overloaded, RequestError
 
 
 def run(main: Coroutine[Any, Any, None]) -> None:
@@ -22,7 +22,11 @@ def open_stream() -> tuple[Inbox, RequestStream, list[str]]:
     """A stream and the ids of those who left before the end."""
     left: list[str] = []
     inbox = Inbox("a")
-    return inbox, RequestStream(inbox, lambda box: None if box.is_complete else left.append(box.request_id)), left
+    return (
+        inbox,
+        RequestStream(inbox, lambda box: None if box.is_complete else left.append(box.request_id), lambda: 17),
+        left,
+    )
 
 
 def test_outputs_come_in_order_and_end_with_a_finish_reason() -> None:
@@ -48,17 +52,37 @@ def test_a_reader_that_waits_is_woken() -> None:
     run(main())
 
 
-@pytest.mark.parametrize(("refused", "kind"), [(False, EngineError), (True, InvalidRequest)])
-def test_a_failed_request_raises(refused: bool, kind: type[Exception]) -> None:
+@pytest.mark.parametrize(
+    ("why", "kind", "code"),
+    [
+        ({}, EngineError, "engine_error"),
+        ({"refused": True}, InvalidRequest, "context_length_exceeded"),
+        ({"overloaded": True}, Overloaded, "queue_full"),
+        ({"timed_out": True}, DeadlineExceeded, "deadline_exceeded"),
+    ],
+)
+def test_a_failed_request_raises_what_became_of_it(why: dict[str, bool], kind: type[RequestError], code: str) -> None:
     async def main() -> None:
         inbox, stream, _ = open_stream()
         inbox.put(output(1))
-        inbox.put(output(2, FinishReason.ERROR, error="the reason", refused=refused))
+        inbox.put(output(2, FinishReason.ERROR, error="the reason", **why))
         assert (await anext(stream)).token_ids == (1,)
-        with pytest.raises(kind, match="the reason"):
+        with pytest.raises(kind, match="the reason") as raised:
             await anext(stream)
+        assert raised.value.code == code
         with pytest.raises(StopAsyncIteration):
             await anext(stream)
+
+    run(main())
+
+
+def test_who_found_the_queue_full_hears_when_to_come_again() -> None:
+    async def main() -> None:
+        inbox, stream, _ = open_stream()
+        inbox.put(RequestOutput(request_id="a", finish_reason=FinishReason.ERROR, error="full", overloaded=True))
+        with pytest.raises(Overloaded) as raised:
+            await anext(stream)
+        assert raised.value.retry_after_s == 17
 
     run(main())
 
