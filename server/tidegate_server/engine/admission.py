@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Final
 
 from tidegate_server.engine.sampling_params import SamplingParams
 
@@ -31,6 +32,9 @@ class QueueLimits:
 
     max_requests: int | None = None
     max_tokens: int | None = None  # that those who wait still have to compute
+
+
+NO_LIMITS: Final = QueueLimits()
 
 
 def refusal(prompt_token_ids: Sequence[int], sampling: SamplingParams, capacity: Capacity) -> str | None:

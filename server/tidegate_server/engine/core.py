@@ -8,10 +8,11 @@ from typing import Final, assert_never
 import structlog
 
 from tidegate_contract.admin import ServerState
-from tidegate_server.engine.admission import Capacity
+from tidegate_server.engine.admission import Capacity, QueueLimits
 from tidegate_server.engine.batch import Batch, LoadedRunner, RunnerBroken, SampledToken
 from tidegate_server.engine.event_log import EventLog
 from tidegate_server.engine.messages import AbortRequest, AddRequest, RequestOutput, StepOutput
+from tidegate_server.engine.preemption_cost import MeasuredCost
 from tidegate_server.engine.queue_forecast import QueueForecast
 from tidegate_server.engine.scheduler import Scheduler, SchedulerConfig
 from tidegate_server.engine.snapshot import EngineSnapshot
@@ -50,8 +51,9 @@ class Engine:
         self._settings = settings
         self._clock = clock
         config = scheduler_config(runner, settings, revision)
-        self._scheduler = Scheduler(config, events, secrets.token_bytes(32))
         self._step_time = StepTimeModel()
+        cost = MeasuredCost(self._step_time, runner.block_bytes, runner.swap_bytes_per_s)
+        self._scheduler = Scheduler(config, events, secrets.token_bytes(32), self._step_time, cost)
         self._forecast = QueueForecast(self._scheduler, config, step_budget(settings, self._step_time))
         self._unsent: list[RequestOutput] = []  # of refused and aborted requests; leave with the next step
         self._num_failed_steps = 0  # in a row
@@ -100,6 +102,7 @@ class Engine:
         """
         started_s = self._clock()
         outputs, self._unsent = self._unsent, []
+        outputs.extend(self._scheduler.expire(started_s))
         batch = self._scheduler.schedule(started_s)
         if batch.scheduled:
             if batch.copies and (failed := self._runner.copy_blocks(batch.copies)):
@@ -145,6 +148,7 @@ class Engine:
             prediction_error_ratio=self._forecast.error_ratio,
             step_time_error_ratio=self._step_time.error_ratio,
             num_preemptions=scheduler.num_preemptions,
+            thrash_level=scheduler.thrash_level,
             num_requests=scheduler.num_requests,
             prefix_query_tokens=scheduler.prefix_miss_tokens
             + scheduler.prefix_hit_tokens
@@ -246,6 +250,9 @@ def scheduler_config(runner: LoadedRunner, settings: EngineSettings, revision: s
         preemption_mode=settings.preemption_mode,
         preemption_policy=settings.preemption_policy,
         max_age_s=settings.max_queue_age_s,
+        step_time_target=settings.step_time_target,
+        fairness=settings.fairness,
+        queue_limits=QueueLimits(settings.max_queued_requests, settings.max_queued_tokens),
     )
 
 

@@ -29,6 +29,7 @@ class EventKind(StrEnum):
     FIRST_TOKEN = "request_first_token"
     FINISHED = "request_finished"
     ABORTED = "request_aborted"
+    EXPIRED = "request_expired"  # its deadline passed while it waited
     FAILED = "request_failed"
     STALE_RESULT = "stale_result_dropped"
     STEP = "step"  # kept here, not logged: once per step is once per token

@@ -22,12 +22,15 @@ def token_output(request: Request, token: SampledToken, reason: FinishReason | N
     )
 
 
-def end_output(request: Request, reason: FinishReason, error: str | None = None) -> RequestOutput:
+def end_output(
+    request: Request, reason: FinishReason, error: str | None = None, *, timed_out: bool = False
+) -> RequestOutput:
     """The end of a request that comes without a token."""
     return RequestOutput(
         request_id=request.request_id,
         finish_reason=reason,
         error=error,
+        timed_out=timed_out,
         num_cached_tokens=request.num_cached_tokens,
         num_preemptions=request.num_preemptions,
     )

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol, assert_never
+from typing import Protocol, Self, assert_never
 
 from tidegate_server.engine.batch import RequestId
 from tidegate_server.engine.preemption_kind import PreemptionKind
@@ -43,6 +43,11 @@ class Preemption:
     kind: PreemptionKind
     num_kept_blocks: int  # with TAIL; else 0
     cost_s: float  # estimated: to have everything again
+
+    @classmethod
+    def of_everything(cls, request_id: RequestId) -> Self:
+        """All blocks, whatever that costs."""
+        return cls(request_id, PreemptionKind.RECOMPUTE, 0, 0.0)
 
 
 def choose_preemption(

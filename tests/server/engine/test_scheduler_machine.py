@@ -187,7 +187,7 @@ class SchedulerMachine(RuleBasedStateMachine):
         pools = [self.scheduler.pool, *([self.scheduler.host.pool] if self.scheduler.host is not None else [])]
         for pool in pools:
             assert (pool.num_live, pool.num_pending) == (0, 0), "blocks leaked"
-        assert (self.scheduler.waiting_tokens, self.scheduler._groups.num_held_back) == (0, 0)
+        assert (self.scheduler.waiting_tokens, self.scheduler._roster._groups.num_held_back) == (0, 0)
 
     def whole_step(self) -> None:
         if len(self.in_flight) < MAX_IN_FLIGHT:
@@ -219,19 +219,23 @@ class SchedulerMachine(RuleBasedStateMachine):
             return
         scheduler, requests = self.scheduler, self.requests()
         running = [request for request in requests if is_running(request.state)]
-        assert list(scheduler._running) == sorted(running, key=lambda request: request.order)
+        assert list(scheduler._roster.running) == sorted(running, key=lambda request: request.order)
         assert scheduler.num_running <= self.config.max_num_running
         assert scheduler.num_running + scheduler.num_waiting == len(requests)
         held_back = [request for request in requests if request.leader is not None]
-        assert len(held_back) == scheduler._groups.num_held_back == sum(len(request.followers) for request in requests)
-        queued = list(scheduler._waiting)
+        assert (
+            len(held_back)
+            == scheduler._roster._groups.num_held_back
+            == sum(len(request.followers) for request in requests)
+        )
+        queued = list(scheduler._roster.waiting)
         assert [request.order for request in queued] == sorted(request.order for request in queued)
         assert not {id(request) for request in (*running, *held_back)} & {id(request) for request in queued}
         num_tokens = sum(len(r.token_ids) - max(r.num_computed_tokens, r.num_swapped_tokens) for r in queued)
         assert scheduler.waiting_tokens == num_tokens + len(held_back)
 
     def requests(self) -> list[Request]:
-        return list(self.scheduler._requests.values())
+        return list(self.scheduler._roster)
 
     def teardown(self) -> None:
         if not hasattr(self, "scheduler"):
