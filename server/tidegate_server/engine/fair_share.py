@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from tidegate_server.engine.claim_queue import ClaimQueue
-from tidegate_server.engine.request import Request
+from tidegate_server.engine.request import Request, RequestState
 
 # What a token counts, as in the paper: a prompt is computed many tokens at a time, an output one by one.
 INPUT_WEIGHT: Final = 1
@@ -17,28 +17,26 @@ _MIN_COUNTERS_TO_SORT_OUT: Final = 1024
 
 
 @dataclass(slots=True)
-class _PriorityClass:
-    """The waiting requests of one priority."""
+class _Rank:
+    """The waiting requests of one rank."""
 
-    returning: ClaimQueue = field(default_factory=ClaimQueue)  # preempted: their admission is paid for
+    returning: ClaimQueue = field(default_factory=ClaimQueue)  # preempted, or computed in part by another choice
     new: dict[str, ClaimQueue] = field(default_factory=dict)  # by tenant; none is empty
 
 
 class FairShareQueue:
-    """Waiting requests, of which the next is the best priority's, and there the least served tenant's.
+    """Waiting requests, of which the next is of the best rank, and among those of the least served tenant.
 
     Each tenant has a counter of the weighted tokens it was given. It is lifted when the tenant begins to wait, to the
-    least counter of those who wait, so that nobody saves up a claim by sending nothing. Preempted requests come before
-    all new ones of their priority, whoever sent them. Without competition nobody is held back.
-
-    A priority is all of `Request.order` before the claim: whatever goes before arrival also goes before fairness.
+    least counter of those who wait, so that nobody saves up a claim by sending nothing. Requests that were begun come
+    before all new ones of their rank, whoever sent them. Without competition nobody is held back.
 
     Source:
         Virtual token counter, Sheng et al. 2024, "Fairness in Serving Large Language Models", Algorithm 2.
     """
 
     def __init__(self) -> None:
-        self._classes: dict[tuple[int, ...], _PriorityClass] = {}  # none is empty
+        self._ranks: dict[tuple[bool, int], _Rank] = {}  # none is empty
         self._counters: dict[str, int] = {}  # weighted tokens, by tenant
         self._num_new: Counter[str] = Counter()  # new requests that wait, by tenant; no zeros
         self._num_requests = 0
@@ -49,22 +47,22 @@ class FairShareQueue:
         return self._num_requests
 
     def __iter__(self) -> Iterator[Request]:
-        """By priority; within one, preempted requests first, then tenant by tenant."""
-        for order in sorted(self._classes):
-            yield from self._classes[order].returning
-            for requests in self._classes[order].new.values():
+        """By rank; within one, those that were begun, then tenant by tenant."""
+        for rank in sorted(self._ranks):
+            yield from self._ranks[rank].returning
+            for requests in self._ranks[rank].new.values():
                 yield from requests
 
     def first(self) -> Request:
         """The one to admit next. Costs O(tenants that wait)."""
-        best = self._classes[min(self._classes)]
+        best = self._ranks[min(self._ranks)]
         if best.returning:
             return best.returning.first()
         heads = (requests.first() for requests in best.new.values())
         return min(heads, key=lambda request: (self._counters[request.tenant], request.claim))
 
     def add(self, request: Request) -> None:
-        requests = self._classes.setdefault(request.order[:-1], _PriorityClass())
+        requests = self._ranks.setdefault(request.rank, _Rank())
         if _is_returning(request):
             requests.returning.add(request)
         else:
@@ -75,9 +73,9 @@ class FairShareQueue:
         self._num_requests += 1
 
     def remove(self, request: Request) -> None:
-        """Take a request out, be it admitted or ended; it must stand here as it was when it was added."""
-        order, tenant = request.order[:-1], request.tenant
-        requests = self._classes[order]
+        """Take a request out, be it admitted or ended; its rank and state are still those it was added with."""
+        tenant = request.tenant
+        requests = self._ranks[request.rank]
         if _is_returning(request):
             requests.returning.remove(request)
         else:
@@ -89,7 +87,7 @@ class FairShareQueue:
                 del self._num_new[tenant]
                 self._last_to_leave = tenant
         if not requests.returning and not requests.new:
-            del self._classes[order]
+            del self._ranks[request.rank]
         self._num_requests -= 1
 
     def charge(self, tenant: str, num_input: int, num_output: int) -> None:
@@ -126,5 +124,5 @@ class FairShareQueue:
 
 
 def _is_returning(request: Request) -> bool:
-    """Whether it was admitted before."""
-    return request.num_preemptions > 0
+    """Whether it was begun, by itself or by another choice of its prompt: what it holds is not to lie idle."""
+    return request.state is not RequestState.WAITING

@@ -8,13 +8,13 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 
 from tests.server.engine.test_request import make_request
 from tidegate_server.engine.fair_share import OUTPUT_WEIGHT, FairShareQueue
-from tidegate_server.engine.request import Request
+from tidegate_server.engine.request import Request, RequestState
 
 
-def waiting(claim: int, tenant: str, *, priority: int = 0, num_preemptions: int = 0) -> Request:
+def waiting(claim: int, tenant: str, *, priority: int = 0, state: RequestState = RequestState.WAITING) -> Request:
     request = make_request()
     request.claim, request.tenant = claim, tenant
-    request.priority, request.num_preemptions = priority, num_preemptions
+    request.priority, request.state = priority, state
     return request
 
 
@@ -70,7 +70,7 @@ def test_priority_goes_before_fairness() -> None:
 
 
 def test_a_preempted_request_returns_before_new_ones_of_its_priority_only() -> None:
-    urgent, returning = waiting(3, "c", priority=-1), waiting(2, "b", num_preemptions=1)
+    urgent, returning = waiting(3, "c", priority=-1), waiting(2, "b", state=RequestState.PREEMPTED)
     queue = queue_of(waiting(0, "a"), waiting(1, "a"), returning, urgent)
     queue.charge("b", 1000, 0)
     assert queue.first() is urgent
@@ -78,8 +78,23 @@ def test_a_preempted_request_returns_before_new_ones_of_its_priority_only() -> N
     assert queue.first() is returning
 
 
+def test_a_choice_whose_prompt_is_computed_does_not_wait_behind_new_requests() -> None:
+    choice = waiting(2, "b", state=RequestState.TRIMMED)
+    queue = queue_of(waiting(0, "a"), waiting(1, "b"), choice)
+    queue.charge("b", 1000, 0)
+    assert queue.first() is choice
+
+
+def test_who_has_waited_too_long_goes_before_every_priority_and_share() -> None:
+    aged = waiting(1, "b", priority=5)
+    aged.is_aged = True
+    queue = queue_of(waiting(0, "a"), aged)
+    queue.charge("b", 1000, 0)
+    assert queue.first() is aged
+
+
 def test_preempted_requests_return_in_the_order_of_arrival() -> None:
-    later, sooner = waiting(5, "a", num_preemptions=1), waiting(4, "b", num_preemptions=2)
+    later, sooner = waiting(5, "a", state=RequestState.PREEMPTED), waiting(4, "b", state=RequestState.PREEMPTED)
     queue = queue_of(later, sooner)
     queue.charge("b", 1000, 0)
     assert queue.first() is sooner
@@ -149,14 +164,18 @@ class FairShareMachine(RuleBasedStateMachine):
         self.claim = 0
 
     def new(self) -> list[Request]:
-        return [request for request in self.waiting if request.num_preemptions == 0]
+        return [request for request in self.waiting if request.state is RequestState.WAITING]
 
-    @rule(tenant=st.sampled_from("abcd"), priority=st.integers(0, 1), num_preemptions=st.integers(0, 1))
-    def add(self, tenant: str, priority: int, num_preemptions: int) -> None:
-        request = waiting(self.claim, tenant, priority=priority, num_preemptions=num_preemptions)
+    @rule(
+        tenant=st.sampled_from("abcd"),
+        priority=st.integers(0, 1),
+        state=st.sampled_from([RequestState.WAITING, RequestState.SWAPPED]),
+    )
+    def add(self, tenant: str, priority: int, state: RequestState) -> None:
+        request = waiting(self.claim, tenant, priority=priority, state=state)
         self.claim += 1
         others = {request.tenant for request in self.new()}
-        if num_preemptions == 0 and tenant not in others:
+        if state is RequestState.WAITING and tenant not in others:
             floor = 0
             if others:
                 floor = min(self.counters[other] for other in others)
@@ -184,7 +203,7 @@ class FairShareMachine(RuleBasedStateMachine):
     def take(self, request: Request) -> None:
         self.queue.remove(request)
         self.waiting.remove(request)
-        if request.num_preemptions == 0 and request.tenant not in {other.tenant for other in self.new()}:
+        if request.state is RequestState.WAITING and request.tenant not in {other.tenant for other in self.new()}:
             self.last_to_leave = request.tenant
 
     @invariant()
@@ -195,7 +214,7 @@ class FairShareMachine(RuleBasedStateMachine):
             assert self.queue.first() is min(self.waiting, key=self._rank)
 
     def _rank(self, request: Request) -> tuple[int, bool, int, int]:
-        is_new = request.num_preemptions == 0
+        is_new = request.state is RequestState.WAITING
         return (request.priority, is_new, self.counters.get(request.tenant, 0) if is_new else 0, request.claim)
 
 
