@@ -21,18 +21,12 @@ from tidegate_server.engine.messages import (
     EngineStopped,
     StepOutput,
 )
+from tidegate_server.engine.predict import retry_after_s
 from tidegate_server.engine.process import ProcessLink
 from tidegate_server.engine.request_stream import Inbox, RequestStream
 from tidegate_server.engine.sampling_params import SamplingParams
 from tidegate_server.engine.snapshot import EngineSnapshot
-from tidegate_server.errors import (
-    RETRY_AFTER_S,
-    EngineError,
-    InvalidRequest,
-    InvalidSetting,
-    Overloaded,
-    StartError,
-)
+from tidegate_server.errors import EngineError, InvalidRequest, InvalidSetting, Overloaded, StartError
 from tidegate_server.model_source import ModelFiles
 from tidegate_server.settings import EngineSettings
 
@@ -224,7 +218,7 @@ class EngineClient:
 
     def _retry_after_s(self) -> int:
         """When a request that found the queue full should come again."""
-        return RETRY_AFTER_S
+        return retry_after_s(self.snapshot().queue_delay_predicted_s)
 
     def _on_leave(self, inbox: Inbox) -> None:
         # The inbox stays until the engine's last word on the request, so that no other can take its id before.
