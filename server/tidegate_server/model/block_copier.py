@@ -1,5 +1,7 @@
 """Copies whole KV blocks: to the host, back, and within the device."""
 
+from collections.abc import Iterable, Sequence
+
 import structlog
 import torch
 from torch import Tensor
@@ -21,6 +23,7 @@ class BlockCopier:
         self._device_blocks = device_blocks
         self._host_blocks = host_blocks
         self._stream = CopyStream(device_blocks.device)
+        self._leaving: dict[int, torch.cuda.Event | None] = {}  # device block -> the end of its copy to the host
 
     @property
     def num_host_blocks(self) -> int:
@@ -28,54 +31,71 @@ class BlockCopier:
         return max(0, len(self._host_blocks) - 1)
 
     def copy(self, copies: BlockCopies) -> BlockCopies:
-        """See `engine.batch.Runner.copy_blocks`; `wait` returns once they are done.
+        """See `engine.batch.Runner.copy_blocks`.
+
+        On a GPU what is computed next comes after the copies within the device and from the host. Copies to the host
+        may still run beside it: `before_writing` and `wait` are for them.
 
         Raises:
             torch.AcceleratorError: the device is lost.
         """
         device, host = self._device_blocks, self._host_blocks
         with self._stream.copying():
-            swap_out = _copy("out", copies.swap_out, device, host)
-        if copies.swap_out:
-            self._stream.hold_computing()  # what is copied out may be written to by what follows
-        # On the stream that computes, between the forward pass before and the one that reads them.
-        within = _copy("within", copies.within, device, device)
-        with self._stream.copying():
-            swap_in = _copy("in", copies.swap_in, host, device, after=swap_out)
+            # Those asked for last go first: what made them necessary is most likely written in this very step.
+            swap_out = self._copy("out", copies.swap_out[::-1], device, host)
+        self.before_writing(copy.target for copy in copies.within)
+        within = self._copy("within", copies.within, device, device)  # on the stream that computes
+        swap_in: tuple[BlockCopy, ...] = ()
         if copies.swap_in:
-            self._stream.hold_computing()
+            with self._stream.copying():
+                swap_in = self._copy("in", copies.swap_in, host, device, after=swap_out)
+            self._stream.hold_computing(self._stream.mark())
         return BlockCopies(swap_out=swap_out, within=within, swap_in=swap_in)
+
+    def before_writing(self, blocks: Iterable[int]) -> None:
+        """Let what is computed next, and writes these blocks, come after what is copied out of them."""
+        if self._leaving:
+            for block in self._leaving.keys() & blocks:
+                self._stream.hold_computing(self._leaving[block])
 
     def wait(self) -> None:
         """Return once all copies to and from the host are done."""
         self._stream.wait()
+        self._leaving.clear()
 
+    def _copy(
+        self,
+        direction: str,
+        copies: Sequence[BlockCopy],
+        source: Tensor,
+        target: Tensor,
+        after: Sequence[BlockCopy] = (),
+    ) -> tuple[BlockCopy, ...]:
+        """Copy one block after the other; gives those that failed.
 
-def _copy(
-    direction: str, copies: tuple[BlockCopy, ...], source: Tensor, target: Tensor, after: tuple[BlockCopy, ...] = ()
-) -> tuple[BlockCopy, ...]:
-    """Copy one block after the other; gives those that failed.
-
-    Args:
-        after: copies that failed before; what reads their targets fails too.
-    """
-    not_there = {copy.target for copy in after}
-    failed: list[BlockCopy] = []
-    last_error = ""
-    for copy in copies:
-        if copy.source in not_there:
-            failed.append(copy)
-            continue
-        try:
-            target[copy.target].copy_(source[copy.source], non_blocking=True)
-        except torch.AcceleratorError:
-            raise
-        except Exception as error:
-            failed.append(copy)
-            last_error = str(error)
-    if failed:
-        log.warning(
-            "block_copies_failed", direction=direction, num_failed=len(failed), num_copies=len(copies),
-            error=last_error, next="what the blocks held is computed again",
-        )  # fmt: skip
-    return tuple(failed)
+        Args:
+            after: copies that failed before; what reads their targets fails too.
+        """
+        not_there = {copy.target for copy in after}
+        failed: list[BlockCopy] = []
+        last_error = ""
+        for copy in copies:
+            if copy.source in not_there:
+                failed.append(copy)
+                continue
+            try:
+                target[copy.target].copy_(source[copy.source], non_blocking=True)
+            except torch.AcceleratorError:
+                raise
+            except Exception as error:
+                failed.append(copy)
+                last_error = str(error)
+                continue
+            if target is self._host_blocks:
+                self._leaving[copy.source] = self._stream.mark()
+        if failed:
+            log.warning(
+                "block_copies_failed", direction=direction, num_failed=len(failed), num_copies=len(copies),
+                error=last_error, next="what the blocks held is computed again",
+            )  # fmt: skip
+        return tuple(failed)

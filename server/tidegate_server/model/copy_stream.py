@@ -7,7 +7,7 @@ import torch
 
 
 class CopyStream:
-    """A CUDA stream beside the one that computes, ordered against it by events.
+    """A CUDA stream beside the one that computes, ordered against it by events; the caller waits in `wait` only.
 
     On a CPU a copy is done when its call returns, and nothing here does anything.
     """
@@ -26,10 +26,14 @@ class CopyStream:
         with torch.cuda.stream(self._stream):
             yield
 
-    def hold_computing(self) -> None:
-        """Let all that is computed from now on come after the copies so far; the caller does not wait."""
-        if self._stream is not None:
-            torch.cuda.current_stream(self._stream.device).wait_stream(self._stream)
+    def mark(self) -> torch.cuda.Event | None:
+        """The end of the copies so far."""
+        return None if self._stream is None else self._stream.record_event()
+
+    def hold_computing(self, until: torch.cuda.Event | None) -> None:
+        """Let all that is computed from now on come after a mark."""
+        if self._stream is not None and until is not None:
+            torch.cuda.current_stream(self._stream.device).wait_event(until)
 
     def wait(self) -> None:
         """Return once all copies so far are done."""

@@ -74,6 +74,7 @@ class ModelRunner:
         with _device_faults_named():
             try:
                 inputs = build_inputs(batch, self.block_size, self.torch_device)
+                self.block_copier.before_writing(_written_blocks(batch, self.block_size))
                 logits = self.decoder.forward(inputs, self.kv_cache)
                 draws = [Draw(request, request.sampling) for request in batch.scheduled if request.sampling is not None]
                 return sample(logits, draws, self.eos_token_ids, self.sampler_ops) if draws else ()
@@ -85,6 +86,12 @@ class ModelRunner:
         """See `engine.batch.Runner.copy_blocks`."""
         with _device_faults_named():
             return self.block_copier.copy(copies)
+
+
+def _written_blocks(batch: Batch, block_size: int) -> Iterator[int]:
+    """Those that the step puts new tokens into."""
+    for request in batch.scheduled:
+        yield from request.block_table[request.start // block_size : -(-request.stop // block_size)]
 
 
 @torch.inference_mode()

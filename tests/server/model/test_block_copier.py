@@ -66,13 +66,25 @@ def test_a_block_comes_back_from_the_host_as_it_left(copier: BlockCopier, blocks
     assert held(blocks) == [0, 3, 1, 0, 0]
 
 
-def test_blocks_go_out_then_in_then_within(copier: BlockCopier, blocks: Tensor, host_blocks: Tensor) -> None:
+def test_blocks_go_out_then_within_then_in(copier: BlockCopier, blocks: Tensor, host_blocks: Tensor) -> None:
     host_blocks[4] = 7.0
-    # Block 1 makes room for what comes in, and what came in is copied on.
-    copier.copy(BlockCopies(swap_out=copies((1, 1)), swap_in=copies((4, 1)), within=copies((1, 2), (1, 3))))
+    # Block 2 makes room for what block 1 held, and block 1 for what comes in.
+    copier.copy(BlockCopies(swap_out=copies((2, 1)), within=copies((1, 2), (1, 3)), swap_in=copies((4, 1))))
     copier.wait()
-    assert held(host_blocks) == [0, 1, 0, 0, 7]
-    assert held(blocks) == [0, 7, 7, 7, 4]
+    assert held(host_blocks) == [0, 2, 0, 0, 7]
+    assert held(blocks) == [0, 7, 1, 1, 4]
+
+
+def test_a_block_that_goes_out_may_be_written_next(copier: BlockCopier, blocks: Tensor, host_blocks: Tensor) -> None:
+    copier.copy(BlockCopies(swap_out=copies((1, 1), (2, 2), (3, 3))))
+    copier.before_writing([2, 4])
+    blocks[2] = 8.0
+    blocks[4] = 8.0
+    copier.wait()
+    assert held(host_blocks) == [0, 1, 2, 3, 0]
+    copier.copy(BlockCopies(swap_out=copies((2, 4))))
+    copier.wait()
+    assert held(host_blocks) == [0, 1, 2, 3, 8]
 
 
 def test_what_was_computed_before_goes_out_and_what_comes_in_is_there_for_what_is_computed_next(
@@ -101,8 +113,8 @@ def test_a_copy_that_fails_is_given_back_and_the_others_are_done(
 
 def test_what_reads_the_target_of_a_failed_copy_fails_too(copier: BlockCopier) -> None:
     nowhere = NUM_BLOCKS + 1
-    wanted = BlockCopies(swap_in=copies((nowhere, 1), (1, 2)), within=copies((1, 3), (2, 4)))
-    assert copier.copy(wanted) == BlockCopies(swap_in=copies((nowhere, 1)), within=copies((1, 3)))
+    wanted = BlockCopies(swap_out=copies((nowhere, 1), (1, 2)), swap_in=copies((1, 3), (2, 4)))
+    assert copier.copy(wanted) == BlockCopies(swap_out=copies((nowhere, 1)), swap_in=copies((1, 3)))
 
 
 def test_a_lost_device_is_no_failed_copy(copier: BlockCopier, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -125,10 +125,8 @@ def test_a_request_goes_on_after_its_blocks_were_in_host_memory(
     drawn = [draw(swapping, scheduled("a", 0, prompt, [1, 2]))]
     out = (BlockCopy(1, 4), BlockCopy(2, 1))
     assert swapping.copy_blocks(BlockCopies(swap_out=out)) == NO_COPIES
-    draw(swapping, scheduled("b", 0, [1], [3]))
     draw(swapping, scheduled("b", 0, list(range(30)), [2, 1]))
-    # Back into other blocks, the last of which then makes room for itself.
-    back = BlockCopies(swap_in=(BlockCopy(4, 5), BlockCopy(1, 6)), within=(BlockCopy(6, 7),))
+    back = BlockCopies(within=(BlockCopy(3, 8),), swap_in=(BlockCopy(4, 5), BlockCopy(1, 7)))
     assert swapping.copy_blocks(back) == NO_COPIES
     drawn.append(draw(swapping, scheduled("a", 20, [9], [5, 7])))
     assert drawn == expected
