@@ -33,10 +33,12 @@ class EnginePort(Protocol):
         cache_salt: str = "",
         tenant: str = "",
         deadline_s: float | None = None,
+        leader_id: str = "",
     ) -> OutputStream:
         """Hand a request to the engine.
 
         Args:
+            leader_id: of a request with the same prompt, submitted before; the prompt is computed once for both.
             tenant: whose share of the engine the request counts against.
             deadline_s: CLOCK_MONOTONIC; a request that was not begun by then fails.
 

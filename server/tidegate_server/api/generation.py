@@ -83,6 +83,7 @@ class RunningGeneration:
         sampling = request.wanted.params(len(prompt), number, service.limits)
         text = ChoiceText(index, service.tokenizer.detokenizer(prompt), request.wanted.stop, sampling.min_tokens)
         arrived_s = time.monotonic()
+        first = index - number  # of the choices of this prompt
         outputs = service.engine.submit(
             f"{request.request_id}-{index}",
             prompt,
@@ -91,6 +92,7 @@ class RunningGeneration:
             cache_salt=request.wanted.cache_salt,
             tenant=request.terms.tenant,
             deadline_s=request.terms.deadline_s,
+            leader_id=f"{request.request_id}-{first}" if number > 0 else "",
         )
         self._choices.append(_RunningChoice(text, outputs, RequestMeter(service.metrics, arrived_s)))
 

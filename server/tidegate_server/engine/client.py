@@ -100,10 +100,12 @@ class EngineClient:
         cache_salt: str = "",
         tenant: str = "",
         deadline_s: float | None = None,
+        leader_id: str = "",
     ) -> RequestStream:
         """Hand a request to the engine, at once; its outputs come by iterating.
 
         Args:
+            leader_id: of a request with the same prompt, submitted before; the prompt is computed once for both.
             tenant: whose share of the engine the request counts against.
             deadline_s: CLOCK_MONOTONIC; a request that was not begun by then ends with `DeadlineExceeded`.
 
@@ -132,6 +134,7 @@ class EngineClient:
                 cache_salt=cache_salt,
                 tenant=tenant,
                 deadline_s=deadline_s,
+                leader_id=leader_id,
             )
         )
         inbox = self._inboxes[request_id] = Inbox(request_id)

@@ -39,6 +39,7 @@ class EchoEngine:
         cache_salt: str = "",
         tenant: str = "",
         deadline_s: float | None = None,
+        leader_id: str = "",
     ) -> "EchoStream":
         request = AddRequest(
             request_id=request_id,
@@ -49,6 +50,7 @@ class EchoEngine:
             cache_salt=cache_salt,
             tenant=tenant,
             deadline_s=deadline_s,
+            leader_id=leader_id,
         )
         self.added.append(request)
         stream = self._streams[request_id] = EchoStream(self, request)

@@ -41,6 +41,15 @@ def test_prompts_times_choices_come_in_order(server: ApiServer, client: openai.O
     assert server.count("tidegate_prompt_length_tokens_sum") == server.count("tidegate_prompt_tokens_total") == 3
 
 
+def test_the_choices_of_a_prompt_name_its_first_as_the_one_who_computes_it(
+    server: ApiServer, client: openai.OpenAI
+) -> None:
+    client.completions.create(model=MODEL, prompt=["ab", "cd"], n=3, max_tokens=1)
+    names = [request.request_id.rpartition("-")[2] for request in server.engine.added]
+    leaders = [request.leader_id.rpartition("-")[2] for request in server.engine.added]
+    assert (names, leaders) == (list("012345"), ["", "0", "0", "", "3", "3"])
+
+
 @pytest.mark.parametrize("tokens_per_step", [1, 2, 3, 100])
 def test_a_stop_string_ends_the_text_before_itself(
     server: ApiServer, client: openai.OpenAI, tokens_per_step: int
