@@ -13,6 +13,7 @@ import pytest
 
 from tests.exactness.driving import Answer, Driver, greedy, run_alone
 from tidegate_kernels.cpu.library import load_library
+from tidegate_server.engine.preemption_kind import PreemptionKind
 from tidegate_server.engine.sampling_params import SamplingParams
 from tidegate_server.model.runner import ModelRunner, load_runner
 from tidegate_server.model_source import resolve_model
@@ -33,6 +34,8 @@ COMPANY = ("alone", "with mates")
 CHUNKS = (1, 7, 64, WHOLE)
 CACHES = ("off", "cold", "warm")
 PREEMPTIONS = ("never", "recompute")
+# Ways of losing blocks and of finding them that need host memory: each with each, but not with every company.
+SWAPPING = tuple(itertools.product(("off", "cold", "host"), ("swap", "tail")))
 DTYPES = ("float32", "bfloat16")
 QUANTIZATIONS = (Quantization.NONE, Quantization.AUTO)
 
@@ -63,7 +66,12 @@ def cases() -> list[Case]:
     for kind in itertools.product(isas, DTYPES, QUANTIZATIONS):
         axes = itertools.product(COMPANY, CHUNKS, CACHES, PREEMPTIONS)
         hardest = itertools.product(COMPANY[-1:], CHUNKS, CACHES[-1:], PREEMPTIONS[-1:])
-        for i, (company, chunk, cache, preemption) in enumerate(axes if kind in whole else hardest):
+        swapping = (
+            (company, chunk, cache, preemption)
+            for company, chunk, (cache, preemption) in itertools.product(COMPANY[-1:], CHUNKS, SWAPPING)
+        )
+        chosen = itertools.chain(axes, swapping) if kind in whole else hardest
+        for i, (company, chunk, cache, preemption) in enumerate(chosen):
             # One and two threads by turns, and the other way round in the other half.
             num_threads = 1 + (i + (company == COMPANY[0])) % 2
             listed.append(Case(*kind, company, chunk, cache, preemption, num_threads))
@@ -109,44 +117,53 @@ def test_nothing_changes_a_request(case: Case) -> None:
     driver = Driver(
         model.runner,
         EngineSettings(num_kv_blocks=NUM_BLOCKS, max_num_batched_tokens=case.chunk, prefix_caching=case.cache != "off"),
+        num_host_blocks=NUM_BLOCKS,
     )
-    if case.cache == "warm":
+    if case.cache in ("warm", "host"):
         for name in names:
             driver.submit(f"{name}, before", model.prompts[name], greedy(1))
         driver.run()
+    if case.cache == "host":
+        pool = driver.engine.scheduler.pool
+        pool.release(pool.take(pool.num_available))
     # Each request loses its blocks once, after so many tokens.
     due = {} if case.preemption == "never" else dict(zip(names, (1, 2, 4), strict=False))
     mates = random.Random(str(case))
     for name in names:
         driver.submit(name, model.prompts[name], sampling_of(name))
         if case.company == "alone":
-            finish(driver, due)
+            finish(driver, due, case.preemption)
         else:
             length = mates.randrange(1, 40)
             driver.submit(f"mate of {name}", [mates.randrange(49_000) for _ in range(length)], greedy(length % 9 + 1))
-            advance(driver, due)
-    finish(driver, due)
+            advance(driver, due, case.preemption)
+    finish(driver, due, case.preemption)
 
+    scheduler = driver.engine.scheduler
+    if case.preemption != "never":
+        assert case.preemption in {kind for kind, _ in scheduler.preemptions}  # one block has no tail
+    if case.cache == "host":
+        assert scheduler.prefix_host_hit_tokens > 0
     for name in names:
         answer, expected = driver.answers[name], model.answers[name]
         assert answer.token_ids == expected.token_ids, name
         assert answer.logprobs == expected.logprobs, name
         assert (answer.num_preemptions > 0) == (case.preemption != "never"), name
-        if case.cache == "warm" and LENGTHS[name] > BLOCK_SIZE:
+        if case.cache in ("warm", "host") and LENGTHS[name] > BLOCK_SIZE:
             assert answer.num_cached_tokens > 0, name
 
 
-def finish(driver: Driver, due: dict[str, int]) -> None:
+def finish(driver: Driver, due: dict[str, int], preemption: str) -> None:
     while driver.engine.has_work:
-        advance(driver, due)
+        advance(driver, due, preemption)
 
 
-def advance(driver: Driver, due: dict[str, int]) -> None:
+def advance(driver: Driver, due: dict[str, int], preemption: str) -> None:
     """One step, and then the preemptions that are due."""
     driver.step()
     for name, num_tokens in list(due.items()):
         if name in driver.answers and len(driver.answers[name].token_ids) >= num_tokens:
-            driver.engine.scheduler.preempt(name, 0.0, "the test says so")
+            driver.engine.scheduler.preempt(name, 0.0, "the test says so", PreemptionKind(preemption))
             del due[name]
 
 

@@ -15,9 +15,11 @@ class PendingCopies:
         self._swap_out[host_block] = device_block
 
     def swap_in(self, host_block: int, device_block: int) -> None:
+        self._within.pop(device_block, None)
         self._swap_in[device_block] = host_block
 
     def within(self, source: int, target: int) -> None:
+        self._swap_in.pop(target, None)
         self._within[target] = source
 
     def take(self) -> BlockCopies:

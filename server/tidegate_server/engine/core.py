@@ -57,6 +57,7 @@ class Engine:
         self._forecast = QueueForecast(self._scheduler, config, step_budget(settings, self._step_time))
         self._unsent: list[RequestOutput] = []  # of refused and aborted requests; leave with the next step
         self._num_failed_steps = 0  # in a row
+        self._swapped_out_blocks = self._swapped_in_blocks = 0
         self._p90_s, self._next_delay_s, self._queue_at_s = 0.0, 0.0, -_QUEUE_EVERY_S
 
     @property
@@ -105,8 +106,7 @@ class Engine:
         outputs.extend(self._scheduler.expire(started_s))
         batch = self._scheduler.schedule(started_s)
         if batch.scheduled:
-            if batch.copies and (failed := self._runner.copy_blocks(batch.copies)):
-                batch = self._scheduler.without_lost(batch, failed, self._clock())
+            batch = self._with_blocks_copied(batch)
             sampled, errors = self._run(batch) if batch.scheduled else ((), {})
             outputs.extend(self._scheduler.update(batch, sampled, self._clock(), errors))
         elif not outputs:
@@ -148,6 +148,8 @@ class Engine:
             prediction_error_ratio=self._forecast.error_ratio,
             step_time_error_ratio=self._step_time.error_ratio,
             num_preemptions=scheduler.num_preemptions,
+            swapped_out_bytes=self._swapped_out_blocks * self._runner.block_bytes,
+            swapped_in_bytes=self._swapped_in_blocks * self._runner.block_bytes,
             thrash_level=scheduler.thrash_level,
             num_requests=scheduler.num_requests,
             prefix_query_tokens=scheduler.prefix_miss_tokens
@@ -155,6 +157,15 @@ class Engine:
             + scheduler.prefix_host_hit_tokens,
             prefix_hit_tokens=scheduler.prefix_hit_tokens + scheduler.prefix_host_hit_tokens,
         )
+
+    def _with_blocks_copied(self, batch: Batch) -> Batch:
+        """Make the copies of a batch; gives what of it can be run."""
+        if not batch.copies:
+            return batch
+        failed = self._runner.copy_blocks(batch.copies)
+        self._swapped_out_blocks += len(batch.copies.swap_out) - len(failed.swap_out)
+        self._swapped_in_blocks += len(batch.copies.swap_in) - len(failed.swap_in)
+        return self._scheduler.without_lost(batch, failed, self._clock()) if failed else batch
 
     def _run(self, batch: Batch) -> tuple[tuple[SampledToken, ...], dict[str, str]]:
         """Run the batch; if that fails, find out whose fault it is. Gives tokens, and errors by request id."""

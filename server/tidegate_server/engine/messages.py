@@ -97,8 +97,6 @@ class StepOutput(msgspec.Struct, frozen=True, kw_only=True, tag="step"):
     step_time_s: float
     num_new_tokens: int = 0  # computed by this step; 0: no forward pass, only requests refused or aborted
     num_preempted: int = 0
-    swapped_out_bytes: int = 0  # of KV blocks, to host memory
-    swapped_in_bytes: int = 0
 
 
 EngineMessage = EngineReady | EngineFailed | EngineStopped | StepOutput

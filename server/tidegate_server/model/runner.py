@@ -85,7 +85,10 @@ class ModelRunner:
     def copy_blocks(self, copies: BlockCopies) -> BlockCopies:
         """See `engine.batch.Runner.copy_blocks`."""
         with _device_faults_named():
-            return self.block_copier.copy(copies)
+            failed = self.block_copier.copy(copies)
+            if failed:
+                self.block_copier.wait()  # what is left of the batch may be nothing, and then no `run` waits
+            return failed
 
 
 def _written_blocks(batch: Batch, block_size: int) -> Iterator[int]:

@@ -218,3 +218,12 @@ def test_a_thousand_aborts_at_any_moment_leave_nothing_behind() -> None:
     assert (snapshot.kv_blocks_live, snapshot.kv_blocks_pending) == (0, 0)
     assert scheduler.host is not None
     assert (scheduler.host.pool.num_live, scheduler.host.pool.num_pending) == (0, 0)
+
+
+def test_bytes_that_were_swapped_are_counted_in_both_directions() -> None:
+    driver = pressed(PreemptionMode.SWAP, prefix_caching=False)
+    driver.add(*two_requests())
+    driver.run()
+    snapshot = driver.engine.snapshot()
+    assert snapshot.swapped_out_bytes == snapshot.swapped_in_bytes > 0
+    assert snapshot.swapped_out_bytes % driver.runner.block_bytes == 0
