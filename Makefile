@@ -67,7 +67,7 @@ requirements: $(INSTALLED) ## Pin the requirement files again (UPGRADE=1 takes n
 	$(COMPILE) $(if $(UPGRADE),--upgrade) requirements/uv.in -o requirements/uv.txt
 	$(COMPILE) $(if $(UPGRADE),--upgrade) requirements/build.in -o requirements/build.txt
 	$(COMPILE) $(if $(UPGRADE),--upgrade) --no-deps requirements/builtin-model.in -o requirements/builtin-model.txt
-	$(COMPILE) $(if $(UPGRADE),--upgrade) --extra server --extra operator --extra gpu --extra dev pyproject.toml -o requirements/dev.txt
+	$(COMPILE) $(if $(UPGRADE),--upgrade) --extra server --extra operator --extra gpu --extra bench --extra dev pyproject.toml -o requirements/dev.txt
 	$(COMPILE) --extra server --extra gpu -c requirements/dev.txt pyproject.toml -o requirements/server.txt
 	$(COMPILE) --extra operator -c requirements/dev.txt pyproject.toml -o requirements/operator.txt
 
