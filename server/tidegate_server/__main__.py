@@ -27,6 +27,7 @@ Serve large language models on Kubernetes.
 
 commands:
   serve    serve one model with an OpenAI-compatible API (tidegate serve --help)
+  bench    send a workload to our engine or to any OpenAI-compatible endpoint (tidegate bench --help)
 """
 
 
@@ -70,6 +71,20 @@ def serve(arguments: Sequence[str]) -> int:
         raise
 
 
+def bench(arguments: Sequence[str]) -> int:
+    """`tidegate bench`: one workload, measured."""
+    from tidegate_server.bench.command import EXIT_INTERRUPTED, run
+
+    try:
+        return run(arguments, os.environ)
+    except InvalidSetting as error:
+        return _say(_in_one_line(error), EXIT_USAGE)
+    except StartError as error:
+        return _say(f"{error.code}: {_in_one_line(error)}", EXIT_FAILED)
+    except KeyboardInterrupt:
+        return _say("interrupted", EXIT_INTERRUPTED)
+
+
 def _run(settings: "ServerSettings", warnings: Sequence[str], early_signals: Sequence[signal.Signals]) -> int:
     import structlog
     import uvloop
@@ -99,11 +114,15 @@ def _not_started(error: StartError, message_path: Path) -> int:
     """Tell why, on standard error and to Kubernetes; gives the exit code."""
     from tidegate_server.termination import leave_message
 
-    message = " ".join(str(error).split())
+    message = _in_one_line(error)
     leave_message(message_path, error.code, message)
     if isinstance(error, InvalidSetting):
         return _say(message, EXIT_USAGE)
     return _say(f"{error.code}: {message}", EXIT_FAILED)
+
+
+def _in_one_line(error: StartError) -> str:
+    return " ".join(str(error).split())
 
 
 def _say(message: str, exit_code: int) -> int:
@@ -111,7 +130,7 @@ def _say(message: str, exit_code: int) -> int:
     return exit_code
 
 
-COMMANDS: Mapping[str, Callable[[Sequence[str]], int]] = {"serve": serve}
+COMMANDS: Mapping[str, Callable[[Sequence[str]], int]] = {"serve": serve, "bench": bench}
 
 if __name__ == "__main__":
     sys.exit(main())
