@@ -60,6 +60,8 @@ VERDICTS: Final = (EXACT, INEXACT, NOT_PROBED)
 # `direction` of tidegate_swap_bytes_total, as seen from the device.
 SWAP_OUT: Final = "out"
 SWAP_IN: Final = "in"
+# What went wrong: `kind` of tidegate_faults_total.
+FAULT_KINDS: Final = ("request", "bad_logits", "out_of_memory", "step", "copy", "hung_step")
 
 REQUESTS_RUNNING: Final = Metric("tidegate_requests_running", _G, "Requests that hold KV blocks.", _MODEL)
 REQUESTS_WAITING: Final = Metric("tidegate_requests_waiting", _G, "Requests that wait for KV blocks.", _MODEL)
@@ -122,6 +124,7 @@ TPOT: Final = Metric(
 E2E_LATENCY: Final = Metric("tidegate_request_latency_seconds", _H, "Arrival to last token sent.", _MODEL, E2E_BUCKETS)
 PROMPT_LENGTH: Final = Metric("tidegate_prompt_length_tokens", _H, "Prompt length.", _MODEL, TOKEN_COUNT_BUCKETS)
 OUTPUT_LENGTH: Final = Metric("tidegate_output_length_tokens", _H, "Output length.", _MODEL, TOKEN_COUNT_BUCKETS)
+FAULTS: Final = Metric("tidegate_faults_total", _C, "Faults of the engine, by what they are.", (MODEL_LABEL, "kind"))
 SERVER_STATE: Final = Metric(
     "tidegate_server_state", _G, "1 for the state the pod is in, 0 for the others.", (MODEL_LABEL, "state")
 )
@@ -165,6 +168,7 @@ SERVER_METRICS: Final = (
     E2E_LATENCY,
     PROMPT_LENGTH,
     OUTPUT_LENGTH,
+    FAULTS,
     SERVER_STATE,
     BUILD_INFO,
     EXACTNESS,

@@ -60,7 +60,9 @@ class ServerMetrics:
         facts: Callable[[], BuildFacts],
     ) -> None:
         self._registry = CollectorRegistry(auto_describe=False)
-        self._registry.register(_EngineCollector(model_name, snapshot, state, facts))
+        self._num_hung_steps = 0
+        engine = _EngineCollector(model_name, snapshot, state, facts, lambda: self._num_hung_steps)
+        self._registry.register(engine)
         self._model_name = model_name
 
         self.step_time = self._histogram(names.STEP_TIME)
@@ -105,6 +107,10 @@ class ServerMetrics:
     def admission_refused(self, reason: str) -> None:
         """Count one request that was not admitted, be it at the door or by the engine."""
         self._refused[reason].inc()
+
+    def step_hung(self) -> None:
+        """Count a step that passed its bound, which the engine itself cannot."""
+        self._num_hung_steps += 1
 
     def exposition(self) -> bytes:
         """One scrape in Prometheus' text format."""
@@ -204,8 +210,10 @@ class _EngineCollector(Collector):
         snapshot: Callable[[], EngineSnapshot],
         state: Callable[[], ServerState],
         facts: Callable[[], BuildFacts],
+        num_hung_steps: Callable[[], int],
     ) -> None:
         self._model_name = model_name
+        self._num_hung_steps = num_hung_steps
         self._snapshot = snapshot
         self._state = state
         self._facts = facts
@@ -222,6 +230,7 @@ class _EngineCollector(Collector):
             ((names.PREDICTED_QUEUE_DELAY,), seen.prediction_error_ratio),
             ((names.PREDICTED_STEP_TIME,), seen.step_time_error_ratio),
         )
+        yield self._family(names.FAULTS, *_faults(seen, self._num_hung_steps()))
         state = self._state()
         yield self._family(
             names.SERVER_STATE,
@@ -273,4 +282,16 @@ def _readings(seen: EngineSnapshot) -> tuple[tuple[Metric, float], ...]:
         (names.QUEUE_DELAY_PREDICTED, seen.queue_delay_predicted_s),
         (names.STEPS, seen.step),
         (names.THRASH_LEVEL, seen.thrash_level),
+    )
+
+
+def _faults(seen: EngineSnapshot, num_hung_steps: int) -> tuple[tuple[tuple[str], int], ...]:
+    """The samples of the faults, by kind."""
+    return (
+        (("request",), seen.faults_request),
+        (("bad_logits",), seen.faults_bad_logits),
+        (("out_of_memory",), seen.faults_out_of_memory),
+        (("step",), seen.faults_step),
+        (("copy",), seen.faults_copy),
+        (("hung_step",), num_hung_steps),
     )

@@ -7,6 +7,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from tidegate_contract.admin import ServerState
 from tidegate_contract.metric_names import (
+    FAULT_KINDS,
     FINISHED_REASONS,
     OUTCOMES,
     REFUSAL_REASONS,
@@ -15,6 +16,7 @@ from tidegate_contract.metric_names import (
     VLLM_METRICS,
     MetricKind,
 )
+from tidegate_server.engine.faults import FaultKind
 from tidegate_server.engine.snapshot import EngineSnapshot
 from tidegate_server.metrics import BuildFacts, RequestMeter, ServerMetrics
 
@@ -85,6 +87,8 @@ def test_the_first_scrape_is_all_zeros_with_every_label_there() -> None:
         assert pod.value("tidegate_requests_total", outcome=outcome) == 0
     for reason in FINISHED_REASONS:
         assert pod.value("vllm:request_success_total", finished_reason=reason) == 0
+    for kind in FAULT_KINDS:
+        assert pod.value("tidegate_faults_total", kind=kind) == 0
     assert pod.value("tidegate_preemptions_total", mode="recompute") == 0
     for direction in ("out", "in"):
         assert pod.value("tidegate_swap_bytes_total", direction=direction) == 0
@@ -125,6 +129,21 @@ def test_each_kind_of_prediction_tells_its_own_error() -> None:
     pod.snapshot = EngineSnapshot(prediction_error_ratio=0.25, step_time_error_ratio=0.05)
     assert pod.value("tidegate_prediction_error_ratio", prediction="queue_delay") == 0.25
     assert pod.value("tidegate_prediction_error_ratio", prediction="step_time") == 0.05
+
+
+def test_faults_come_by_kind_from_the_engine_and_hung_steps_from_who_watches_it() -> None:
+    pod = Pod()
+    pod.snapshot = EngineSnapshot(
+        faults_request=1, faults_bad_logits=2, faults_out_of_memory=3, faults_step=4, faults_copy=5
+    )
+    for _ in range(6):
+        pod.metrics.step_hung()
+    values = {kind: pod.value("tidegate_faults_total", kind=kind) for kind in FAULT_KINDS}
+    assert values == {"request": 1, "bad_logits": 2, "out_of_memory": 3, "step": 4, "copy": 5, "hung_step": 6}
+
+
+def test_every_kind_of_fault_that_the_engine_knows_is_in_the_contract() -> None:
+    assert {kind.value for kind in FaultKind} | {"hung_step"} == set(FAULT_KINDS)
 
 
 def test_the_state_is_one_of_all_states() -> None:

@@ -90,6 +90,8 @@ class Runner(Protocol):
 
         Raises:
             BadLogits: one request's logits are no numbers; the others' results are lost with the step.
+            OutOfMemory: for this batch; a smaller one may run.
+            UnpreparedRequest: one request could not be prepared; the others are sound.
             RunnerBroken: no batch can run any more; the engine process gives up.
             Exception: anything else fails the requests that fail when run alone.
         """

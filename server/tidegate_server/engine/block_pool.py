@@ -131,6 +131,17 @@ class BlockPool:
                 del self._fence_of[block]
                 self._settle(block)
 
+    def shrink(self, count: int) -> int:
+        """Take up to `count` available blocks out of service for good, free ones first; gives how many it were."""
+        num_lost = max(0, min(count, self.num_available))
+        for _ in range(num_lost):
+            if self._free:
+                self._free.pop()
+            else:
+                self._evict()
+        self._num_total -= num_lost
+        return num_lost
+
     def _settle(self, block: int) -> None:
         if self._is_known[block]:
             self._cached[block] = None

@@ -2,6 +2,7 @@
 
 import secrets
 import time
+from collections import Counter
 from collections.abc import Callable
 from typing import Final, assert_never
 
@@ -9,30 +10,32 @@ import structlog
 
 from tidegate_contract.admin import ServerState
 from tidegate_server.engine.admission import Capacity, QueueLimits
-from tidegate_server.engine.batch import Batch, LoadedRunner, RunnerBroken, SampledToken
+from tidegate_server.engine.batch import Batch, LoadedRunner
 from tidegate_server.engine.event_log import EventLog
-from tidegate_server.engine.messages import AbortRequest, AddRequest, RequestOutput, StepOutput
+from tidegate_server.engine.fault_boundary import FaultBoundary, StepResult, min_blocks_kept
+from tidegate_server.engine.faults import FaultKind, one_line
+from tidegate_server.engine.messages import AbortRequest, AddRequest, FinishReason, RequestOutput, StepOutput
 from tidegate_server.engine.preemption_cost import MeasuredCost
 from tidegate_server.engine.queue_forecast import QueueForecast
 from tidegate_server.engine.scheduler import Scheduler, SchedulerConfig
 from tidegate_server.engine.snapshot import EngineSnapshot
 from tidegate_server.engine.step_budget import StepBudget
 from tidegate_server.engine.step_time import StepTimeModel, shape_of
-from tidegate_server.errors import BadLogits
 from tidegate_server.settings import EngineSettings
 
 log: structlog.stdlib.BoundLogger = structlog.get_logger(__name__)
 
 Clock = Callable[[], float]
 
-# So many steps in a row in which nothing could be run: the fault is the engine's, not the requests'.
-MAX_FAILED_STEPS: Final = 5
 # What looks at every waiting or running request is not computed anew in every step.
 _QUEUE_EVERY_S: Final = 0.1
 
 
 class Engine:
     """A scheduler and a runner. `apply` what arrived, then `step`; nothing here waits or knows of processes.
+
+    Attributes:
+        faults: what went wrong so far, by kind.
 
     Args:
         revision: of the model; prefix-cache blocks are found within one revision only.
@@ -55,8 +58,9 @@ class Engine:
         cost = MeasuredCost(self._step_time, runner.block_bytes, runner.swap_bytes_per_s)
         self._scheduler = Scheduler(config, events, secrets.token_bytes(32), self._step_time, cost)
         self._forecast = QueueForecast(self._scheduler, config, step_budget(settings, self._step_time))
+        self.faults: Counter[FaultKind] = Counter()
+        self._boundary = FaultBoundary(runner, self._scheduler.pool, min_blocks_kept(config.capacity), self.faults)
         self._unsent: list[RequestOutput] = []  # of refused and aborted requests; leave with the next step
-        self._num_failed_steps = 0  # in a row
         self._swapped_out_blocks = self._swapped_in_blocks = 0
         self._p90_s, self._next_delay_s, self._queue_at_s = 0.0, 0.0, -_QUEUE_EVERY_S
 
@@ -77,10 +81,7 @@ class Engine:
         now = self._clock()
         match command:
             case AddRequest():
-                prediction = self._forecast.predict(command, now)
-                output = self._scheduler.add(command, now)
-                if output is None:
-                    self._forecast.arrived(command, prediction)
+                output = self._take_in(command, now)
             case AbortRequest():
                 output = self._scheduler.abort(command.request_id, now)
             case _:
@@ -101,24 +102,23 @@ class Engine:
         Raises:
             RunnerBroken: no request can run any more.
         """
-        started_s = self._clock()
+        began_s = ended_s = self._clock()
         outputs, self._unsent = self._unsent, []
-        outputs.extend(self._scheduler.expire(started_s))
-        batch = self._scheduler.schedule(started_s)
+        outputs.extend(self._scheduler.expire(began_s))
+        batch = self._scheduler.schedule(began_s)
         if batch.scheduled:
-            batch = self._with_blocks_copied(batch)
-            sampled, errors = self._run(batch) if batch.scheduled else ((), {})
-            outputs.extend(self._scheduler.update(batch, sampled, self._clock(), errors))
-        elif not outputs:
+            batch, result = self._run(batch, began_s)
+            ended_s = self._clock()
+            if batch.scheduled and not result.errors:  # what failed ran more than once, or not to its end
+                self._step_time.observe(shape_of(batch.scheduled), ended_s - began_s)
+            outputs.extend(self._scheduler.update(batch, result.sampled, ended_s, result.errors))
+        if not batch.scheduled and not outputs:
             return None
-        step_time_s = self._clock() - started_s
-        if batch.scheduled and not errors:  # what failed ran more than once, or not to its end
-            self._step_time.observe(shape_of(batch.scheduled), step_time_s)
-        self._forecast.stepped(batch, outputs, step_time_s)
+        self._forecast.stepped(batch, outputs, ended_s - began_s)
         return StepOutput(
             step=batch.step,
             outputs=tuple(outputs),
-            step_time_s=step_time_s,
+            step_time_s=ended_s - began_s,
             num_new_tokens=sum(share.num_new_tokens for share in batch.scheduled),
             num_preempted=len(batch.preempted),
         )
@@ -156,89 +156,44 @@ class Engine:
             + scheduler.prefix_hit_tokens
             + scheduler.prefix_host_hit_tokens,
             prefix_hit_tokens=scheduler.prefix_hit_tokens + scheduler.prefix_host_hit_tokens,
+            faults_request=self.faults[FaultKind.REQUEST],
+            faults_bad_logits=self.faults[FaultKind.BAD_LOGITS],
+            faults_out_of_memory=self.faults[FaultKind.OUT_OF_MEMORY],
+            faults_step=self.faults[FaultKind.STEP],
+            faults_copy=self.faults[FaultKind.COPY],
         )
 
-    def _with_blocks_copied(self, batch: Batch) -> Batch:
+    def _take_in(self, command: AddRequest, now: float) -> RequestOutput | None:
+        """Queue a request; what comes back is its end, when it cannot be."""
+        try:
+            prediction = self._forecast.predict(command, now)
+            output = self._scheduler.add(command, now)
+        except Exception as error:
+            self.faults[FaultKind.REQUEST] += 1
+            log.exception("request_failed", request_id=command.request_id, next="its client gets the error")
+            self._scheduler.abort(command.request_id, now, "it could not be taken in")
+            return RequestOutput(request_id=command.request_id, finish_reason=FinishReason.ERROR, error=one_line(error))
+        if output is None:
+            self._forecast.arrived(command, prediction)
+        return output
+
+    def _with_blocks_copied(self, batch: Batch, now: float) -> Batch:
         """Make the copies of a batch; gives what of it can be run."""
         if not batch.copies:
             return batch
         failed = self._runner.copy_blocks(batch.copies)
         self._swapped_out_blocks += len(batch.copies.swap_out) - len(failed.swap_out)
         self._swapped_in_blocks += len(batch.copies.swap_in) - len(failed.swap_in)
-        return self._scheduler.without_lost(batch, failed, self._clock()) if failed else batch
+        if failed:
+            self.faults[FaultKind.COPY] += 1
+            batch = self._scheduler.without_lost(batch, failed, now)
+        return batch
 
-    def _run(self, batch: Batch) -> tuple[tuple[SampledToken, ...], dict[str, str]]:
-        """Run the batch; if that fails, find out whose fault it is. Gives tokens, and errors by request id."""
-        sampled, failures = run_apart(self._runner, batch)
-        errors = {request_id: _told(failure) for request_id, failure in failures.items()}
-        # Bad logits are what a forward pass gave: it ran, and a prompt that the model overflows on, sent again and
-        # again, must not end the engine for everybody.
-        has_run = len(errors) < len(batch.scheduled) or any(isinstance(each, BadLogits) for each in failures.values())
-        if has_run:
-            self._num_failed_steps = 0
-            return sampled, errors
-        self._num_failed_steps += 1
-        if self._num_failed_steps >= MAX_FAILED_STEPS:
-            last = next(reversed(errors.values()))
-            raise RunnerBroken(f"every request failed in {MAX_FAILED_STEPS} steps in a row, the last with: {last}")
-        return sampled, errors
-
-
-def run_apart(runner: LoadedRunner, batch: Batch) -> tuple[tuple[SampledToken, ...], dict[str, Exception]]:
-    """Run a batch such that one bad request fails alone: first whole, and if that fails, one request at a time.
-
-    Running a request's share again writes the same values to the same slots, so what the failed try left is harmless.
-
-    Returns:
-        The tokens, and by request id what failed.
-
-    Raises:
-        RunnerBroken: passed on; trying again cannot help.
-    """
-    if len(batch.scheduled) > 1:
-        try:
-            return _checked_run(runner, batch), {}
-        except RunnerBroken:
-            raise
-        except Exception as error:
-            log.exception(
-                "step_failed", step=batch.step, error=one_line(error), next="each of its requests runs again, alone"
-            )
-    sampled: list[SampledToken] = []
-    failures: dict[str, Exception] = {}
-    for share in batch.scheduled:
-        alone = Batch(step=batch.step, scheduled=(share,), preempted=batch.preempted)
-        try:
-            sampled.extend(_checked_run(runner, alone))
-        except RunnerBroken:
-            raise
-        except Exception as error:
-            failures[share.request_id] = error
-            log.exception(
-                "request_failed", request_id=share.request_id, step=batch.step, next="its client gets the error"
-            )
-    return tuple(sampled), failures
-
-
-def _told(failure: Exception) -> str:
-    """A request's failure in words for its client."""
-    return failure.message if isinstance(failure, BadLogits) else one_line(failure)
-
-
-def _checked_run(runner: LoadedRunner, batch: Batch) -> tuple[SampledToken, ...]:
-    sampled = runner.run(batch)
-    wanted = [share.request_id for share in batch.scheduled if share.sampling is not None]
-    given = [token.request_id for token in sampled]
-    if given != wanted:
-        raise RuntimeError(f"the runner drew tokens for {given} instead of {wanted}")
-    return sampled
-
-
-def one_line(error: BaseException) -> str:
-    """An exception as one line: its type, and the first line of its message."""
-    message = str(error).strip()
-    name = type(error).__name__
-    return f"{name}: {message.splitlines()[0]}" if message else name
+    def _run(self, batch: Batch, began_s: float) -> tuple[Batch, StepResult]:
+        """Copy blocks, then run; gives what was left of the batch when copies failed, and what it gave."""
+        batch = self._with_blocks_copied(batch, began_s)
+        result = self._boundary.run(batch) if batch.scheduled else StepResult((), {})
+        return batch, result
 
 
 def scheduler_config(runner: LoadedRunner, settings: EngineSettings, revision: str) -> SchedulerConfig:

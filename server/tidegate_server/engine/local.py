@@ -10,7 +10,8 @@ import structlog
 from tidegate_server.engine.batch import LoadedRunner
 from tidegate_server.engine.channel import QueueChannel
 from tidegate_server.engine.client import EngineClient
-from tidegate_server.engine.core import Engine, one_line
+from tidegate_server.engine.core import Engine
+from tidegate_server.engine.faults import one_line
 from tidegate_server.engine.heartbeat import HeartbeatPage
 from tidegate_server.engine.loop import ready_message, serve
 from tidegate_server.engine.messages import Command, EngineFailed, EngineMessage, Shutdown

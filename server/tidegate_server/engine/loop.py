@@ -9,7 +9,8 @@ import structlog
 from tidegate_contract.admin import ServerState
 from tidegate_server.engine.batch import LoadedRunner
 from tidegate_server.engine.channel import Channel
-from tidegate_server.engine.core import Engine, one_line
+from tidegate_server.engine.core import Engine
+from tidegate_server.engine.faults import one_line
 from tidegate_server.engine.heartbeat import HeartbeatPage
 from tidegate_server.engine.launch import EngineLaunch
 from tidegate_server.engine.messages import EngineFailed, EngineReady, EngineStopped, Shutdown

@@ -33,3 +33,8 @@ class EngineSnapshot:
     num_requests: int = 0
     prefix_query_tokens: int = 0
     prefix_hit_tokens: int = 0
+    faults_request: int = 0  # by kind, see `engine.faults`
+    faults_bad_logits: int = 0
+    faults_out_of_memory: int = 0
+    faults_step: int = 0
+    faults_copy: int = 0

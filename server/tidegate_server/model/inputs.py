@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from tidegate_server.engine.batch import Batch, ScheduledRequest
+from tidegate_server.engine.faults import UnpreparedRequest
 from tidegate_server.engine.slots import BlockTableTooShort
 
 
@@ -29,7 +30,7 @@ def build_inputs(batch: Batch, block_size: int, device: torch.device) -> ModelIn
     """Lay out a batch; every tensor is built on the host and copied once.
 
     Raises:
-        BlockTableTooShort: a request's new tokens lie past its last block.
+        UnpreparedRequest: a request's new tokens lie past its last block.
     """
     requests = batch.scheduled
     num_new = np.array([r.num_new_tokens for r in requests], dtype=np.int64)
@@ -67,6 +68,7 @@ def _block_table(
     for row, request in enumerate(requests):
         length = int(num_blocks[row])
         if length > len(request.block_table):
-            raise BlockTableTooShort(len(request.block_table), block_size, request.stop)
+            problem = BlockTableTooShort(len(request.block_table), block_size, request.stop)
+            raise UnpreparedRequest(request.request_id, str(problem))
         table[row, :length] = request.block_table[:length]
     return table

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from tidegate_server.engine.batch import Batch, BlockCopies, RequestId, RunnerBroken, SampledToken, ScheduledRequest
 from tidegate_server.engine.exactness import Difference, Exactness, settle_exactness
+from tidegate_server.engine.faults import OutOfMemory, one_line
 from tidegate_server.errors import InvalidSetting
 from tidegate_server.model.block_copier import BlockCopier
 from tidegate_server.model.config import ModelConfig
@@ -190,12 +191,20 @@ def _probed(runner: ModelRunner, mode: ExactMode) -> Exactness | None:
     return settle_exactness(mode, probe, runner.kernels)
 
 
+# What torch says where no memory is left on a CPU; it has an exception of its own for devices only.
+_CPU_OUT_OF_MEMORY = "DefaultCPUAllocator: "
+
+
 @contextmanager
 def _device_faults_named() -> Iterator[None]:
-    """Tell a lost device from a bad request: after a CUDA error every later call fails too."""
+    """Tell a lost device, and one without memory, from a bad request: after a CUDA error every later call fails too."""
     try:
         yield
-    except torch.OutOfMemoryError:
-        raise
+    except (torch.OutOfMemoryError, MemoryError) as error:
+        raise OutOfMemory(one_line(error)) from error
     except torch.AcceleratorError as error:
         raise RunnerBroken(str(error).splitlines()[0]) from error
+    except RuntimeError as error:
+        if _CPU_OUT_OF_MEMORY in str(error):
+            raise OutOfMemory(one_line(error)) from error
+        raise

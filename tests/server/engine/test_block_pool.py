@@ -22,6 +22,7 @@ class BlockPoolMachine(RuleBasedStateMachine):
         self.step = 0
         self.retired = 0
         self.fence: dict[int, int] = {}
+        self.num_lost = 0  # out of service
 
     @rule(count=st.integers(0, NUM_BLOCKS + 1))
     def take(self, count: int) -> None:
@@ -73,10 +74,20 @@ class BlockPoolMachine(RuleBasedStateMachine):
         self.pool.retire(self.retired)
         self.fence = {block: step for block, step in self.fence.items() if step > self.retired}
 
+    @rule(count=st.integers(-1, 2))
+    def shrink(self, count: int) -> None:
+        self.reused[:] = []
+        before = self.pool.num_available
+        num_lost = self.pool.shrink(count)
+        assert num_lost == max(0, min(count, before))
+        self.num_lost += num_lost
+        self.known -= set(self.reused)
+
     @invariant()
     def every_block_is_in_one_state(self) -> None:
         pool = self.pool
-        assert pool.num_free + pool.num_live + pool.num_cached + pool.num_pending == pool.num_total == NUM_BLOCKS
+        assert pool.num_free + pool.num_live + pool.num_cached + pool.num_pending == pool.num_total
+        assert pool.num_total == NUM_BLOCKS - self.num_lost
 
     @invariant()
     def the_states_are_as_accounted(self) -> None:
@@ -140,3 +151,17 @@ def test_taking_too_many_blocks_takes_none() -> None:
     with pytest.raises(OutOfBlocks, match="3 blocks wanted, 2 available of 2"):
         pool.take(3)
     assert pool.num_free == 2
+
+
+def test_a_pool_shrinks_by_free_blocks_first_and_by_none_that_somebody_holds() -> None:
+    reused: list[int] = []
+    pool = BlockPool(4, reused.append)
+    held, cached = pool.take(2)
+    pool.mark_known(cached)
+    pool.release([cached])
+    assert pool.shrink(2) == 2
+    assert (reused, pool.num_cached, pool.num_total) == ([], 1, 2)
+    assert pool.shrink(2) == 1
+    assert (reused, pool.num_live, pool.num_total) == ([cached], 1, 1)
+    pool.release([held])
+    assert pool.take(1) == [held]

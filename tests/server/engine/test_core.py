@@ -6,8 +6,8 @@ from tests.server.engine.counting_runner import BAD_TOKEN, DEADLY_TOKEN, NAN_TOK
 from tests.server.engine.driving import Driver, add_request
 from tidegate_contract.admin import ServerState
 from tidegate_server.engine.batch import Batch, RunnerBroken, SampledToken
-from tidegate_server.engine.core import MAX_FAILED_STEPS
 from tidegate_server.engine.event_log import EventKind
+from tidegate_server.engine.fault_boundary import MAX_FAILED_STEPS
 from tidegate_server.engine.messages import FinishReason
 
 
@@ -35,6 +35,16 @@ def test_a_failed_request_gives_its_blocks_back() -> None:
     driver.add(add_request("bad", [1, BAD_TOKEN]))
     driver.run()
     assert driver.engine.scheduler.pool.num_free == driver.engine.scheduler.pool.num_total
+
+
+def test_a_request_that_cannot_even_be_taken_in_fails_alone() -> None:
+    driver = Driver()
+    driver.add(add_request("good", [1]), add_request("bad", [1], cache_salt="\ud800"))
+    driver.run()
+    assert driver.last("bad").finish_reason is FinishReason.ERROR
+    assert "UnicodeEncodeError" in (driver.last("bad").error or "")
+    assert driver.tokens("good") == [2, 3, 4, 5]
+    assert driver.engine.snapshot().faults_request == 1
 
 
 def test_a_lost_device_ends_the_engine() -> None:
@@ -126,6 +136,16 @@ def test_the_snapshot_shows_the_engine_as_it_is() -> None:
     idle = driver.engine.snapshot()
     assert (idle.num_running, idle.num_waiting, idle.kv_blocks_live) == (0, 0, 0)
     assert idle.progress_at_s > snapshot.progress_at_s
+
+
+def test_the_snapshot_counts_faults_by_kind() -> None:
+    driver = Driver()
+    driver.add(add_request("a", [NAN_TOKEN]), add_request("b", [BAD_TOKEN]), add_request("c", [1]))
+    driver.run()
+    snapshot = driver.engine.snapshot()
+    assert (snapshot.faults_bad_logits, snapshot.faults_request) == (1, 1)
+    assert snapshot.faults_step == 1  # what was left of the batch without the request that was named
+    assert (snapshot.faults_out_of_memory, snapshot.faults_copy) == (0, 0)
 
 
 def test_the_same_commands_give_the_same_batches() -> None:

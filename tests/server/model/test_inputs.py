@@ -4,8 +4,9 @@ import pytest
 import torch
 
 from tidegate_server.engine.batch import Batch, RequestId, ScheduledRequest
+from tidegate_server.engine.faults import UnpreparedRequest
 from tidegate_server.engine.sampling_params import SamplingParams
-from tidegate_server.engine.slots import BlockTableTooShort, slot_mapping
+from tidegate_server.engine.slots import slot_mapping
 from tidegate_server.model.inputs import build_inputs
 
 SAMPLING = SamplingParams(max_tokens=1)
@@ -60,6 +61,7 @@ def test_blocks_beyond_this_step_are_left_out() -> None:
     assert inputs.block_table.tolist() == [[4]]
 
 
-def test_a_block_table_that_ends_too_early_is_refused() -> None:
-    with pytest.raises(BlockTableTooShort):
+def test_a_block_table_that_ends_too_early_is_refused_and_named() -> None:
+    with pytest.raises(UnpreparedRequest, match="1 blocks of 4 tokens end before position 4") as refused:
         build_inputs(Batch(step=1, scheduled=(scheduled(3, [1, 2], [4]),)), 4, torch.device("cpu"))
+    assert refused.value.request_id == "3-[1, 2]"

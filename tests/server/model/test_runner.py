@@ -19,6 +19,7 @@ from tidegate_server.engine.batch import (
     RunnerBroken,
     ScheduledRequest,
 )
+from tidegate_server.engine.faults import OutOfMemory
 from tidegate_server.engine.sampling_params import SamplingParams
 from tidegate_server.errors import BadLogits, InvalidSetting, StartError
 from tidegate_server.model import runner as runner_module
@@ -148,6 +149,26 @@ def test_host_memory_that_cannot_be_had_stops_the_load(folder: Path, monkeypatch
     monkeypatch.setattr(runner_module, "allocate_host_blocks", refuse)
     with pytest.raises(InvalidSetting, match=r"--swap-memory: .*Cannot allocate memory"):
         load_runner(replace(SETTINGS, swap_memory_bytes=5 * BLOCK_BYTES), resolve_model(str(folder)))
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB."),
+        MemoryError(),
+        RuntimeError("[enforce fail at alloc_cpu.cpp:127] . DefaultCPUAllocator: not enough memory: you tried"),
+    ],
+    ids=["on a device", "in Python", "on a CPU"],
+)
+def test_a_pass_without_memory_is_told_from_a_bad_request(
+    runner: ModelRunner, monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
+    def fail(*_: object) -> None:
+        raise error
+
+    monkeypatch.setattr(runner_module, "build_inputs", fail)
+    with pytest.raises(OutOfMemory, match=type(error).__name__):
+        draw(runner, scheduled("a", 0, [1], [1]))
 
 
 def test_a_gguf_file_draws_what_its_safetensors_draw(runner: ModelRunner, tmp_path: Path) -> None:
