@@ -15,14 +15,14 @@ import structlog
 from tidegate_contract.admin import DrainReply, DrainRequest, ServerState
 from tidegate_server import log as logs
 from tidegate_server.api.lifecycle import DrainEnd, Lifecycle
-from tidegate_server.api.ops_report import MAX_PROGRESS_AGE_S, PodView
+from tidegate_server.api.ops_report import PodView
 from tidegate_server.api.probes import OpsServer, OpsSources
 from tidegate_server.api.request_terms import TermsPolicy
 from tidegate_server.background import in_daemon_thread
 from tidegate_server.engine.client import EngineClient
 from tidegate_server.engine.launch import RunnerFactory
 from tidegate_server.engine.messages import EngineReady, StepOutput
-from tidegate_server.engine.progress_watch import ProgressWatch
+from tidegate_server.engine.progress_watch import Progress, ProgressWatch, standstill
 from tidegate_server.engine.snapshot import EngineSnapshot
 from tidegate_server.metrics import BuildFacts, ServerMetrics
 from tidegate_server.model_source import ModelFiles, resolve_model
@@ -41,9 +41,6 @@ EXIT_FAILED = 1
 EXIT_INTERRUPTED = 130  # stopped by a second Ctrl-C
 
 LOOP_BEAT_S = 1.0
-
-# The liveness probe fails from the first on, and three times before Kubernetes acts: until then a slow step may end.
-STALLED_AFTER_S = MAX_PROGRESS_AGE_S + 30.0
 
 # When the engine is told to stop, its open requests end with an error that still has to reach their clients.
 LAST_WORDS_S = 2.0
@@ -191,7 +188,7 @@ class Pod:
     ) -> int:
         failed = asyncio.create_task(engine.failed.wait())
         drained = asyncio.create_task(self._drained(asked))
-        watching = asyncio.create_task(_give_up_when_stalled(engine))
+        watching = asyncio.create_task(self._watch_progress(engine))
         try:
             await asyncio.wait({failed, drained, answering}, return_when=asyncio.FIRST_COMPLETED)
             if drained.done():
@@ -204,6 +201,21 @@ class Pod:
             for task in (failed, drained, watching):
                 task.cancel()
             await asyncio.gather(failed, drained, watching, return_exceptions=True)
+
+    async def _watch_progress(self, engine: EngineClient) -> None:
+        """Give an engine up that stands still.
+
+        A pod that only failed its liveness probe would drain first, and wait for streams that never go on.
+        """
+        watch = ProgressWatch(LOOP_BEAT_S)
+        before = Progress.MOVING
+        while (progress := watch.look(engine.snapshot())) is not Progress.LOST:
+            if progress is Progress.HUNG and before is Progress.MOVING:
+                self._metrics.step_hung()
+                log.error("engine_hung", because=_standstill(engine), next="it is given up unless it soon goes on")
+            before = progress
+            await asyncio.sleep(LOOP_BEAT_S)
+        engine.give_up(_standstill(engine))
 
     async def _drained(self, asked: "asyncio.Task[None]") -> DrainEnd:
         await asyncio.shield(asked)
@@ -302,12 +314,9 @@ class Pod:
         )
 
 
-async def _give_up_when_stalled(engine: "EngineClient") -> None:
-    """A pod that only failed its liveness probe would drain first, and wait for streams that never go on."""
-    watch = ProgressWatch(max_looks=round(STALLED_AFTER_S / LOOP_BEAT_S))
-    while not watch.has_stalled((seen := engine.snapshot()).progress_at_s):
-        await asyncio.sleep(LOOP_BEAT_S)
-    engine.give_up(f"it has made no progress for {STALLED_AFTER_S:.0f} s, since step {seen.step}")
+def _standstill(engine: EngineClient) -> str:
+    seen = engine.snapshot()
+    return standstill(seen, time.monotonic() - seen.progress_at_s)
 
 
 def _load_text(files: ModelFiles) -> "ModelText":

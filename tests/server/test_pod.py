@@ -13,8 +13,10 @@ import pytest
 
 from tests.server.engine.counting_runner import STUCK_TOKEN, CountingRunner, load_nothing
 from tidegate_server import pod as pod_module
+from tidegate_server.api.lifecycle import Lifecycle
 from tidegate_server.engine.exactness import Difference, Exactness, settle_exactness
 from tidegate_server.engine.launch import RunnerFactory
+from tidegate_server.engine.progress_watch import ProgressWatch
 from tidegate_server.errors import InvalidSetting, StartError
 from tidegate_server.listeners import bind
 from tidegate_server.model_source import ModelFiles
@@ -96,6 +98,12 @@ async def last_of(lines: AsyncIterator[str]) -> str:
     async for line in lines:
         last = line or last
     return last
+
+
+def engine_pid() -> int:
+    """Of the one child of this process."""
+    (pid,) = Path(f"/proc/self/task/{os.getpid()}/children").read_text().split()
+    return int(pid)
 
 
 def interrupt() -> None:
@@ -190,8 +198,8 @@ def test_what_a_drain_s_timeout_cuts_off_ends_with_an_error() -> None:
 def test_a_pod_whose_engine_stands_still_says_so_and_stops(
     drains: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(pod_module, "LOOP_BEAT_S", 0.05)
-    monkeypatch.setattr(pod_module, "STALLED_AFTER_S", 3.0)
+    monkeypatch.setattr(pod_module, "LOOP_BEAT_S", 0.02)
+    monkeypatch.setattr(pod_module, "ProgressWatch", lambda _: ProgressWatch(look_every_s=1.0))  # each a second passes
     monkeypatch.setattr(pod_module, "ENGINE_STOP_TIMEOUT_S", 0.1)
     message = tmp_path / "termination-log"
     message.touch()
@@ -203,11 +211,47 @@ def test_a_pod_whose_engine_stands_still_says_so_and_stops(
             await pod.status("/readyz", 503)
         stuck = {"prompt": [STUCK_TOKEN], "max_tokens": 4}
         reply = await pod.http.post(f"{pod.api}/v1/completions", json=stuck)
-        assert reply.status_code == 500
-        assert "it has made no progress" in reply.text
+        assert (reply.status_code, reply.json()["error"]["code"]) == (503, "engine_failed")
+        assert "step 1 (requests: 1, tokens: 1) has run for" in reply.text
 
     assert run(scenario, notice_s=LONG_S, message_path=message) == 1
-    assert json.loads(message.read_text())["code"] == "EngineStalled"
+    told = json.loads(message.read_text())
+    assert told["code"] == "EngineStalled"
+    assert "step 1 (requests: 1, tokens: 1)" in told["message"]
+
+
+def test_a_killed_engine_is_told_at_once_on_both_ports_and_ends_the_pod(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    message = tmp_path / "termination-log"
+    message.touch()
+    seen = asyncio.Event()
+
+    async def wait_for_the_test(lifecycle: Lifecycle, within_s: float) -> bool:
+        await seen.wait()
+        return True
+
+    monkeypatch.setattr(Lifecycle, "emptied", wait_for_the_test)
+
+    async def scenario(pod: Running) -> None:
+        await pod.status("/readyz", 200)
+        unanswered = asyncio.create_task(pod.http.post(f"{pod.api}/v1/completions", json=ENDLESS | {"stream": False}))
+        async with pod.stream() as lines:
+            os.kill(engine_pid(), signal.SIGKILL)
+            last = await last_of(lines)
+        assert '"engine_failed"' in last
+        assert "ended by SIGKILL" in last
+        assert (await unanswered).status_code == 503
+        assert "ended by SIGKILL" in (await pod.status("/livez", 503)).text
+        assert (await pod.http.get(f"{pod.ops}/readyz")).status_code == 503
+        refused = await pod.http.post(f"{pod.api}/v1/completions", json=ENDLESS)
+        assert (refused.status_code, refused.json()["error"]["code"]) == (503, "engine_failed")
+        assert "ended by SIGKILL" in refused.text
+        assert int(refused.headers["retry-after"]) > 0
+        seen.set()
+
+    assert run(scenario, message_path=message) == 1
+    assert json.loads(message.read_text())["code"] == "EngineCrashed"
 
 
 def test_the_timeout_of_a_drain_call_is_kept() -> None:

@@ -3,12 +3,9 @@
 from dataclasses import dataclass
 
 from tidegate_contract.admin import LoadReport, ServerState
+from tidegate_server.engine.progress_watch import patience_s, standstill
 from tidegate_server.engine.snapshot import EngineSnapshot
 from tidegate_server.metrics import BuildFacts
-
-# The longest step seen on a CPU (512 prompt tokens of a model that barely fits) takes some ten seconds. A pod that is
-# killed for a slow step loses all its requests, so the limit is far above that.
-MAX_PROGRESS_AGE_S = 60.0
 
 # The event loop shows itself once a second; garbage collection or a huge body may hold it up for a moment.
 MAX_LOOP_AGE_S = 30.0
@@ -57,9 +54,8 @@ def live_answer(view: PodView) -> ProbeAnswer:
         return ProbeAnswer(False, view.because)
     if view.loop_age_s > MAX_LOOP_AGE_S:
         return ProbeAnswer(False, f"the API's event loop has been stuck for {view.loop_age_s:.0f} s")
-    if view.state is not ServerState.STARTING and view.progress_age_s > MAX_PROGRESS_AGE_S:
-        step = view.snapshot.step
-        return ProbeAnswer(False, f"the engine has made no progress for {view.progress_age_s:.0f} s, since step {step}")
+    if view.state is not ServerState.STARTING and view.progress_age_s > patience_s(view.snapshot):
+        return ProbeAnswer(False, standstill(view.snapshot, view.progress_age_s))
     return ProbeAnswer(True, view.because)
 
 

@@ -26,7 +26,7 @@ from tidegate_server.engine.process import ProcessLink
 from tidegate_server.engine.request_stream import Inbox, RequestStream
 from tidegate_server.engine.sampling_params import SamplingParams
 from tidegate_server.engine.snapshot import EngineSnapshot
-from tidegate_server.errors import EngineError, InvalidRequest, InvalidSetting, Overloaded, StartError
+from tidegate_server.errors import EngineError, InvalidRequest, InvalidSetting, Overloaded, RequestError, StartError
 from tidegate_server.model_source import ModelFiles
 from tidegate_server.settings import EngineSettings
 
@@ -114,7 +114,7 @@ class EngineClient:
             Overloaded: the engine is still loading, shutting down, or gone.
         """
         if self.failure is not None:
-            raise Overloaded("The engine of this server has failed; send the request again.", code="engine_failed")
+            raise _engine_gone(self.failure)
         if self._is_stopping:
             raise Overloaded("The engine of this server has stopped; send the request again.", code="draining")
         if self._capacity is None:
@@ -185,7 +185,7 @@ class EngineClient:
 
     def _on_exit(self, how: str) -> None:
         if self._is_stopping:
-            self._end_streams(f"the server shut down: {how}")
+            self._end_streams(lambda: EngineError(f"the server shut down: {how}"))
             self._started.set()
         else:
             self._fail(EngineFailed(reason=how, code="EngineCrashed"))
@@ -196,14 +196,14 @@ class EngineClient:
         self.failure = failure
         if self._facts is not None:  # else `ready` raises it, and nobody had a request here
             log.error("engine_gone", code=failure.code, reason=failure.reason, next="open requests fail")
-        self._end_streams(f"the engine stopped: {failure.reason}")
+        self._end_streams(lambda: _engine_gone(failure))
         self._started.set()
         self.failed.set()
 
-    def _end_streams(self, why: str) -> None:
+    def _end_streams(self, error: Callable[[], RequestError]) -> None:
         inboxes, self._inboxes = self._inboxes, {}
         for inbox in inboxes.values():
-            inbox.put(EngineError(why))
+            inbox.put(error())
 
     def _deliver(self, step: StepOutput) -> None:
         for callback in tuple(self._callbacks):
@@ -228,6 +228,13 @@ class EngineClient:
         if not inbox.is_complete:
             self._link.send(AbortRequest(request_id=inbox.request_id))
             inbox.close()
+
+
+def _engine_gone(failure: EngineFailed) -> Overloaded:
+    """What requests are told, those inside and those that still come: another pod may have an engine."""
+    return Overloaded(
+        f"the engine of this server stopped: {failure.reason}; send the request again", code="engine_failed"
+    )
 
 
 def _start_error(failure: EngineFailed) -> StartError:

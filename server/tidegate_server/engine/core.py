@@ -19,6 +19,7 @@ from tidegate_server.engine.preemption_cost import MeasuredCost
 from tidegate_server.engine.queue_forecast import QueueForecast
 from tidegate_server.engine.scheduler import Scheduler, SchedulerConfig
 from tidegate_server.engine.snapshot import EngineSnapshot
+from tidegate_server.engine.step_bound import NO_STEP, StepBound, StepUnderWay
 from tidegate_server.engine.step_budget import StepBudget
 from tidegate_server.engine.step_time import StepTimeModel, shape_of
 from tidegate_server.settings import EngineSettings
@@ -55,11 +56,13 @@ class Engine:
         self._clock = clock
         config = scheduler_config(runner, settings, revision)
         self._step_time = StepTimeModel()
+        self._bound = StepBound(self._step_time)
         cost = MeasuredCost(self._step_time, runner.block_bytes, runner.swap_bytes_per_s)
         self._scheduler = Scheduler(config, events, secrets.token_bytes(32), self._step_time, cost)
         self._forecast = QueueForecast(self._scheduler, config, step_budget(settings, self._step_time))
         self.faults: Counter[FaultKind] = Counter()
         self._boundary = FaultBoundary(runner, self._scheduler.pool, min_blocks_kept(config.capacity), self.faults)
+        self._under_way = NO_STEP
         self._unsent: list[RequestOutput] = []  # of refused and aborted requests; leave with the next step
         self._swapped_out_blocks = self._swapped_in_blocks = 0
         self._p90_s, self._next_delay_s, self._queue_at_s = 0.0, 0.0, -_QUEUE_EVERY_S
@@ -96,8 +99,11 @@ class Engine:
             if output is not None:
                 self._unsent.append(output)
 
-    def step(self) -> StepOutput | None:
+    def step(self, before_run: Callable[[], None] = lambda: None) -> StepOutput | None:
         """Schedule, run, update; None when there was nothing to do and nothing to tell.
+
+        Args:
+            before_run: called when the step is scheduled, and `snapshot` tells of it.
 
         Raises:
             RunnerBroken: no request can run any more.
@@ -107,7 +113,7 @@ class Engine:
         outputs.extend(self._scheduler.expire(began_s))
         batch = self._scheduler.schedule(began_s)
         if batch.scheduled:
-            batch, result = self._run(batch, began_s)
+            batch, result = self._run(batch, began_s, before_run)
             ended_s = self._clock()
             if batch.scheduled and not result.errors:  # what failed ran more than once, or not to its end
                 self._step_time.observe(shape_of(batch.scheduled), ended_s - began_s)
@@ -133,6 +139,9 @@ class Engine:
             state=state,
             step=scheduler.step,
             progress_at_s=now,
+            step_bound_s=self._under_way.bound_s,
+            step_num_requests=self._under_way.num_requests,
+            step_num_tokens=self._under_way.num_tokens,
             num_running=scheduler.num_running,
             num_waiting=scheduler.num_waiting,
             waiting_prompt_tokens=scheduler.waiting_tokens,
@@ -189,10 +198,15 @@ class Engine:
             batch = self._scheduler.without_lost(batch, failed, now)
         return batch
 
-    def _run(self, batch: Batch, began_s: float) -> tuple[Batch, StepResult]:
+    def _run(self, batch: Batch, began_s: float, before_run: Callable[[], None]) -> tuple[Batch, StepResult]:
         """Copy blocks, then run; gives what was left of the batch when copies failed, and what it gave."""
+        shape = shape_of(batch.scheduled)
+        self._under_way = StepUnderWay(self._bound.bound_s(shape), shape.num_requests, shape.num_new_tokens)
+        before_run()
         batch = self._with_blocks_copied(batch, began_s)
         result = self._boundary.run(batch) if batch.scheduled else StepResult((), {})
+        self._under_way = NO_STEP
+        self._bound.ran(shape)
         return batch, result
 
 

@@ -2,6 +2,7 @@
 
 import gc
 import time
+from dataclasses import replace
 from typing import Final
 
 import structlog
@@ -14,7 +15,6 @@ from tidegate_server.engine.faults import one_line
 from tidegate_server.engine.heartbeat import HeartbeatPage
 from tidegate_server.engine.launch import EngineLaunch
 from tidegate_server.engine.messages import EngineFailed, EngineReady, EngineStopped, Shutdown
-from tidegate_server.engine.snapshot import EngineSnapshot
 from tidegate_server.errors import InvalidSetting, StartError
 
 log: structlog.stdlib.BoundLogger = structlog.get_logger(__name__)
@@ -28,22 +28,28 @@ EXIT_FAILED: Final = 1  # an EngineFailed went out before
 
 def serve(engine: Engine, channel: Channel, heartbeat: HeartbeatPage) -> None:
     """Step until `Shutdown` arrives; requests that are unfinished then end with `abort`."""
-    heartbeat.write(engine.snapshot())
+
+    def show() -> None:
+        heartbeat.write(engine.snapshot())
+
+    show()
     idle = not engine.has_work
     while True:
         for command in channel.receive(IDLE_TICK_S if idle else 0.0):
-            if isinstance(command, Shutdown):
-                engine.abort_all("the server shuts down")
-                last = engine.step()
-                heartbeat.write(engine.snapshot())
-                if last is not None:
-                    channel.send(last)
-                channel.send(EngineStopped())
-                return
-            engine.apply(command)
-        output = engine.step()
+            match command:
+                case Shutdown():
+                    engine.abort_all("the server shuts down")
+                    last = engine.step()
+                    show()
+                    if last is not None:
+                        channel.send(last)
+                    channel.send(EngineStopped())
+                    return
+                case _:
+                    engine.apply(command)
+        output = engine.step(before_run=show)
         # The page first: who has read the last token of a request finds its blocks given back.
-        heartbeat.write(engine.snapshot())
+        show()
         # A step that drew no token is told too, since metrics count every step.
         if output is not None:
             channel.send(output)
@@ -73,7 +79,8 @@ def start_and_serve(launch: EngineLaunch, channel: Channel, heartbeat: Heartbeat
     except Exception as error:
         failed = EngineFailed(reason=one_line(error), code="EngineCrashed")
         log.exception("engine_crashed", reason=failed.reason, next="the engine process exits and the pod restarts")
-    heartbeat.write(EngineSnapshot(state=ServerState.FAILED, progress_at_s=time.monotonic()))
+    last = replace(heartbeat.read(), state=ServerState.FAILED, progress_at_s=time.monotonic(), step_bound_s=0.0)
+    heartbeat.write(last)
     channel.send(failed)
     return EXIT_FAILED
 

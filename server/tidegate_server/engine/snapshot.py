@@ -11,7 +11,10 @@ class EngineSnapshot:
 
     state: ServerState = ServerState.STARTING
     step: int = 0
-    progress_at_s: float = 0.0  # last step or idle tick
+    progress_at_s: float = 0.0  # last time a step began or ended, or an idle tick
+    step_bound_s: float = 0.0  # while `step` runs: after so long it counts as hung; 0 between steps
+    step_num_requests: int = 0  # while `step` runs: in it
+    step_num_tokens: int = 0
     num_running: int = 0
     num_waiting: int = 0
     waiting_prompt_tokens: int = 0
@@ -38,3 +41,7 @@ class EngineSnapshot:
     faults_out_of_memory: int = 0
     faults_step: int = 0
     faults_copy: int = 0
+
+    @property
+    def is_stepping(self) -> bool:
+        return self.step_bound_s > 0

@@ -12,7 +12,6 @@ from tidegate_contract import labels
 from tidegate_contract.admin import DrainReply, DrainRequest, LoadReport, ServerState
 from tidegate_server.api.ops_report import (
     MAX_LOOP_AGE_S,
-    MAX_PROGRESS_AGE_S,
     PodView,
     live_answer,
     load_report,
@@ -20,6 +19,7 @@ from tidegate_server.api.ops_report import (
     startup_answer,
 )
 from tidegate_server.api.probes import OpsServer, OpsSources
+from tidegate_server.engine.progress_watch import MAX_IDLE_AGE_S
 from tidegate_server.engine.snapshot import EngineSnapshot
 from tidegate_server.listeners import bind
 from tidegate_server.metrics import BuildFacts, ServerMetrics
@@ -35,7 +35,10 @@ READY = PodView(
 STARTING = replace(READY, state=ServerState.STARTING, because="starting", snapshot=EngineSnapshot())
 DRAINING = replace(READY, state=ServerState.DRAINING, because="draining")
 FAILED = replace(READY, state=ServerState.FAILED, because="out of memory")
-STUCK_ENGINE = replace(READY, snapshot=replace(READY.snapshot, progress_at_s=NOW_S - MAX_PROGRESS_AGE_S - 1))
+STUCK_ENGINE = replace(READY, snapshot=replace(READY.snapshot, progress_at_s=NOW_S - MAX_IDLE_AGE_S - 1))
+STEPPING = replace(READY.snapshot, step_bound_s=300.0, step_num_requests=2, step_num_tokens=512)
+SLOW_STEP = replace(READY, snapshot=replace(STEPPING, progress_at_s=NOW_S - 299))
+HUNG_STEP = replace(READY, snapshot=replace(STEPPING, progress_at_s=NOW_S - 301))
 STUCK_LOOP = replace(READY, loop_beat_s=NOW_S - MAX_LOOP_AGE_S - 1)
 
 
@@ -47,6 +50,8 @@ STUCK_LOOP = replace(READY, loop_beat_s=NOW_S - MAX_LOOP_AGE_S - 1)
         pytest.param(DRAINING, True, False, True, id="a draining pod takes nothing new and lives"),
         pytest.param(FAILED, False, False, False, id="a failed pod is nothing"),
         pytest.param(STUCK_ENGINE, True, False, False, id="an engine without progress is not alive"),
+        pytest.param(SLOW_STEP, True, True, True, id="a step within its bound is alive, however slow"),
+        pytest.param(HUNG_STEP, True, False, False, id="a step beyond its bound is not alive"),
         pytest.param(STUCK_LOOP, True, False, False, id="a stuck event loop is not alive"),
         pytest.param(
             replace(STARTING, now_s=NOW_S + 500, loop_beat_s=NOW_S + 500),
@@ -66,6 +71,8 @@ def test_probes(view: PodView, startup: bool, ready: bool, live: bool) -> None:
 def test_a_failed_probe_tells_why() -> None:
     assert live_answer(FAILED).reason == "out of memory"
     assert "no progress for 61 s, since step 5" in live_answer(STUCK_ENGINE).reason
+    hung = "step 5 (requests: 2, tokens: 512) has run for 301 s, and its bound is 300 s"
+    assert live_answer(HUNG_STEP).reason == hung
     assert "event loop" in live_answer(STUCK_LOOP).reason
 
 

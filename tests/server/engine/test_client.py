@@ -150,7 +150,9 @@ def test_a_broken_engine_fails_every_stream_and_takes_nothing_more() -> None:
         assert not engine.failed.is_set()
         deadly = engine.submit("deadly", [DEADLY_TOKEN], FOREVER)
         for each in (stream, deadly):
-            with pytest.raises(EngineError, match="the engine stopped: RunnerBroken: the device fell off the bus"):
+            with pytest.raises(
+                Overloaded, match="engine of this server stopped: RunnerBroken: the device fell off the bus"
+            ):
                 async for _ in each:
                     pass
         await engine.failed.wait()

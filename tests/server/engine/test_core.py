@@ -9,6 +9,7 @@ from tidegate_server.engine.batch import Batch, RunnerBroken, SampledToken
 from tidegate_server.engine.event_log import EventKind
 from tidegate_server.engine.fault_boundary import MAX_FAILED_STEPS
 from tidegate_server.engine.messages import FinishReason
+from tidegate_server.engine.snapshot import EngineSnapshot
 
 
 @pytest.mark.parametrize(
@@ -136,6 +137,19 @@ def test_the_snapshot_shows_the_engine_as_it_is() -> None:
     idle = driver.engine.snapshot()
     assert (idle.num_running, idle.num_waiting, idle.kv_blocks_live) == (0, 0, 0)
     assert idle.progress_at_s > snapshot.progress_at_s
+
+
+def test_while_a_step_runs_the_snapshot_tells_of_it() -> None:
+    driver = Driver()
+    seen: list[EngineSnapshot] = []
+    driver.add(add_request("a", range(5)), add_request("b", [50]))
+    driver.engine.step(before_run=lambda: seen.append(driver.engine.snapshot()))
+    (during,) = seen
+    assert during.is_stepping
+    assert (during.step, during.step_num_requests, during.step_num_tokens) == (1, 2, 6)
+    after = driver.engine.snapshot()
+    assert not after.is_stepping
+    assert after.progress_at_s > during.progress_at_s
 
 
 def test_the_snapshot_counts_faults_by_kind() -> None:

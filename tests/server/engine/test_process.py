@@ -27,7 +27,7 @@ from tidegate_server.engine.messages import FinishReason
 from tidegate_server.engine.process import ProcessLink, describe_exit
 from tidegate_server.engine.request_stream import RequestStream
 from tidegate_server.engine.sampling_params import SamplingParams
-from tidegate_server.errors import EngineError, StartError
+from tidegate_server.errors import Overloaded, StartError
 from tidegate_server.model_source import ModelFiles, ModelFormat
 from tidegate_server.settings import EngineSettings
 
@@ -131,7 +131,7 @@ def test_killing_the_engine_fails_every_stream_and_tells() -> None:
         stream = client.submit("a", [1], SamplingParams(max_tokens=1_000_000))
         await anext(stream)
         os.kill(link.pid, signal.SIGKILL)
-        with pytest.raises(EngineError, match="ended by SIGKILL"):
+        with pytest.raises(Overloaded, match="ended by SIGKILL"):
             await read_until_the_end(stream)
         await client.failed.wait()
         assert client.failure is not None
@@ -168,7 +168,7 @@ def test_an_engine_whose_device_is_lost_exits_and_says_so() -> None:
     async def body() -> None:
         client, link = start()
         await client.ready()
-        with pytest.raises(EngineError, match="the device fell off the bus"):
+        with pytest.raises(Overloaded, match="the device fell off the bus"):
             await anext(client.submit("a", [DEADLY_TOKEN], SamplingParams(max_tokens=5)))
         await client.shutdown()
         assert link._process.returncode == 1
