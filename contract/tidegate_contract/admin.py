@@ -1,4 +1,4 @@
-"""Wire types of a pod's ops port: what `/load` answers and what `/drain` takes and answers."""
+"""Wire types of a pod's ops port: what `/load` answers, and what `/drain` and `/recording` take and answer."""
 
 from enum import StrEnum
 
@@ -61,3 +61,9 @@ class DrainReply(msgspec.Struct, frozen=True, kw_only=True):
 
     state: ServerState
     num_unfinished: int
+
+
+class RecordingReply(msgspec.Struct, frozen=True, kw_only=True):
+    """What a pod answers when it is asked to write its engine's last steps to a file."""
+
+    path: str  # in the pod; the file is there once the step that runs is done

@@ -22,6 +22,7 @@ LIVE_PATH: Final = "/livez"
 METRICS_PATH: Final = "/metrics"
 LOAD_PATH: Final = "/load"
 DRAIN_PATH: Final = "/drain"
+RECORDING_PATH: Final = "/recording"
 
 # Labels on every object that the operator makes for one InferenceService.
 NAME_LABEL: Final = "app.kubernetes.io/name"

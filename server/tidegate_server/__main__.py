@@ -28,6 +28,7 @@ Serve large language models on Kubernetes.
 commands:
   serve    serve one model with an OpenAI-compatible API (tidegate serve --help)
   bench    send a workload to our engine or to any OpenAI-compatible endpoint (tidegate bench --help)
+  replay   run a recording of a server's last steps again (tidegate replay --help)
 """
 
 
@@ -85,6 +86,13 @@ def bench(arguments: Sequence[str]) -> int:
         return _say("interrupted", EXIT_INTERRUPTED)
 
 
+def replay(arguments: Sequence[str]) -> int:
+    """`tidegate replay`: whether a recording comes out the same again."""
+    from tidegate_server import replaying
+
+    return replaying.replay(arguments)
+
+
 def _run(settings: "ServerSettings", warnings: Sequence[str], early_signals: Sequence[signal.Signals]) -> int:
     import structlog
     import uvloop
@@ -130,7 +138,7 @@ def _say(message: str, exit_code: int) -> int:
     return exit_code
 
 
-COMMANDS: Mapping[str, Callable[[Sequence[str]], int]] = {"serve": serve, "bench": bench}
+COMMANDS: Mapping[str, Callable[[Sequence[str]], int]] = {"serve": serve, "bench": bench, "replay": replay}
 
 if __name__ == "__main__":
     sys.exit(main())

@@ -8,11 +8,12 @@ import socket
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 import structlog
 
-from tidegate_contract.admin import DrainReply, DrainRequest, ServerState
+from tidegate_contract.admin import DrainReply, DrainRequest, RecordingReply, ServerState
 from tidegate_server import log as logs
 from tidegate_server.api.lifecycle import DrainEnd, Lifecycle
 from tidegate_server.api.ops_report import PodView
@@ -23,6 +24,7 @@ from tidegate_server.engine.client import EngineClient
 from tidegate_server.engine.launch import RunnerFactory
 from tidegate_server.engine.messages import EngineReady, StepOutput
 from tidegate_server.engine.progress_watch import Progress, ProgressWatch, standstill
+from tidegate_server.engine.recording import recording_path
 from tidegate_server.engine.snapshot import EngineSnapshot
 from tidegate_server.metrics import BuildFacts, ServerMetrics
 from tidegate_server.model_source import ModelFiles, resolve_model
@@ -292,6 +294,7 @@ class Pod:
             metrics=self._metrics,
             model_name=self._settings.model_name,
             drain=self._drain_by_call,
+            write_recording=self._write_recording_by_call,
         )
 
     def _view(self) -> PodView:
@@ -312,6 +315,15 @@ class Pod:
             state=state if state is ServerState.FAILED else ServerState.DRAINING,
             num_unfinished=self._lifecycle.num_unfinished,
         )
+
+    def _write_recording_by_call(self) -> RecordingReply | None:
+        """From an ops thread: hand the wish to the event loop; None when nothing is recorded."""
+        directory, engine = self._settings.engine.record_dir, self._engine
+        if directory is None or engine is None:
+            return None
+        path = str(recording_path(directory, "asked", datetime.now(UTC)))
+        self._loop.call_soon_threadsafe(engine.write_recording, path)
+        return RecordingReply(path=path)
 
 
 def _standstill(engine: EngineClient) -> str:

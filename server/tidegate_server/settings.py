@@ -110,6 +110,14 @@ class EngineSettings:
     """Most tokens that waiting requests have to compute; None: any number. An empty queue takes any request."""
     seed: int = 0
     """Root of the seeds drawn for requests that bring none."""
+    record_dir: str | None = None
+    """Where recordings of the last steps go; None: nothing is recorded. They hold the token ids of prompts."""
+    record_steps: int = 256
+    """Steps that a recording holds, the last ones; at least 1."""
+
+    @property
+    def num_recorded_steps(self) -> int:
+        return 0 if self.record_dir is None else self.record_steps
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -286,6 +294,16 @@ OPTIONS: Mapping[str, tuple[Option, ...]] = {
         Option(
             "--max-queued-tokens", "max_queued_tokens", _NUMBER, "refuse requests when so many tokens wait", "TOKENS"
         ),
+    ),
+    "recording": (
+        Option(
+            "--record-dir",
+            "record_dir",
+            values.text,
+            "keep the last steps, and write them here after a fault or when asked; holds prompts' token ids",
+            "PATH",
+        ),
+        Option("--record-steps", "record_steps", _NUMBER, "steps to keep", "N"),
     ),
     "server": (
         Option("--host", "host", values.text, "address to listen on", "ADDRESS"),

@@ -11,12 +11,13 @@ from pathlib import Path
 import httpx
 import pytest
 
-from tests.server.engine.counting_runner import STUCK_TOKEN, CountingRunner, load_nothing
+from tests.server.engine.counting_runner import DEADLY_TOKEN, STUCK_TOKEN, CountingRunner, load_nothing
 from tidegate_server import pod as pod_module
 from tidegate_server.api.lifecycle import Lifecycle
 from tidegate_server.engine.exactness import Difference, Exactness, settle_exactness
 from tidegate_server.engine.launch import RunnerFactory
 from tidegate_server.engine.progress_watch import ProgressWatch
+from tidegate_server.engine.recording import read_recording
 from tidegate_server.errors import InvalidSetting, StartError
 from tidegate_server.listeners import bind
 from tidegate_server.model_source import ModelFiles
@@ -71,12 +72,13 @@ def run(
     timeout_s: float = LONG_S,
     message_path: Path = Path("/nowhere"),
     early_signals: Sequence[signal.Signals] = (),
+    record_dir: str | None = None,
 ) -> int:
     """Start a pod, play the scenario, and give the pod's exit code."""
 
     async def play() -> int:
         settings = ServerSettings(
-            engine=EngineSettings(num_kv_blocks=2000),
+            engine=EngineSettings(num_kv_blocks=2000, record_dir=record_dir),
             drain_notice_s=notice_s,
             drain_timeout_s=timeout_s,
             termination_message_path=message_path,
@@ -252,6 +254,42 @@ def test_a_killed_engine_is_told_at_once_on_both_ports_and_ends_the_pod(
 
     assert run(scenario, message_path=message) == 1
     assert json.loads(message.read_text())["code"] == "EngineCrashed"
+
+
+def test_a_recording_is_written_when_asked_for(tmp_path: Path) -> None:
+    async def scenario(pod: Running) -> None:
+        await pod.status("/readyz", 200)
+        await pod.http.post(f"{pod.api}/v1/completions", json={"prompt": [5, 6], "max_tokens": 3})
+        reply = await pod.http.post(f"{pod.ops}/recording")
+        assert reply.status_code == 202
+        path = Path(reply.json()["path"])
+        assert path.parent == tmp_path
+        while not path.exists():
+            await asyncio.sleep(0.01)
+        recording = read_recording(path)
+        assert (recording.is_whole, len(recording.steps), recording.head.because) == (True, 3, "asked")
+        interrupt()
+
+    assert run(scenario, record_dir=str(tmp_path)) == 0
+
+
+def test_a_crash_leaves_a_recording(tmp_path: Path) -> None:
+    async def scenario(pod: Running) -> None:
+        await pod.status("/readyz", 200)
+        await pod.http.post(f"{pod.api}/v1/completions", json={"prompt": [DEADLY_TOKEN], "max_tokens": 3})
+
+    assert run(scenario, record_dir=str(tmp_path)) == 1
+    (path,) = tmp_path.iterdir()
+    recording = read_recording(path)
+    assert (recording.head.because, recording.steps[-1].ended_s) == ("crashed", None)
+
+
+def test_a_folder_for_recordings_that_is_none_stops_the_start(tmp_path: Path) -> None:
+    async def scenario(pod: Running) -> None:
+        await asyncio.wait({pod.exit})
+
+    with pytest.raises(InvalidSetting, match=r"--record-dir: .*/gone is no folder"):
+        run(scenario, record_dir=str(tmp_path / "gone"))
 
 
 def test_the_timeout_of_a_drain_call_is_kept() -> None:

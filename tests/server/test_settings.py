@@ -45,6 +45,8 @@ VALUES: dict[str, tuple[str, str]] = {
     "--fairness": ("tenant", "fair"),
     "--max-queued-requests": ("100", "0"),
     "--max-queued-tokens": ("50000", "1e5"),
+    "--record-dir": ("/records", " "),
+    "--record-steps": ("64", "0"),
     "--host": ("127.0.0.1", " "),
     "--port": ("8080", "65536"),
     "--ops-port": ("9090", "ops"),

@@ -1,4 +1,4 @@
-"""The ops port: probes, metrics, load and drain, answered by threads that wait for neither the API nor the engine."""
+"""The ops port: probes, metrics, load, drain, recording; its threads wait for neither the API nor the engine."""
 
 import socket
 import sys
@@ -12,7 +12,7 @@ import msgspec
 import structlog
 
 from tidegate_contract import labels
-from tidegate_contract.admin import DrainReply, DrainRequest
+from tidegate_contract.admin import DrainReply, DrainRequest, RecordingReply
 from tidegate_server.api.ops_report import PodView, ProbeAnswer, live_answer, load_report, ready_answer, startup_answer
 from tidegate_server.api.schema import ErrorBody, ErrorReply
 from tidegate_server.metrics import CONTENT_TYPE, BuildFacts, ServerMetrics
@@ -35,6 +35,8 @@ class OpsSources:
     metrics: ServerMetrics
     model_name: str
     drain: Callable[[DrainRequest], DrainReply]
+    write_recording: Callable[[], RecordingReply | None]
+    """None: nothing is recorded."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +49,7 @@ class Answer:
 
 def answer(sources: OpsSources, method: str, path: str, body: bytes) -> Answer:
     """What one call to the ops port gets."""
-    allowed = "POST" if path == labels.DRAIN_PATH else "GET"
+    allowed = "POST" if path in _POST_PATHS else "GET"
     if path not in _PATHS:
         return _error(404, f"there is no {path} here; the ops port has {', '.join(_PATHS)}", "not_found")
     if method != allowed and not (method == "HEAD" and allowed == "GET"):
@@ -64,17 +66,20 @@ def answer(sources: OpsSources, method: str, path: str, body: bytes) -> Answer:
         case labels.LOAD_PATH:
             report = load_report(sources.view(), sources.model_name, sources.facts())
             return Answer(200, JSON, msgspec.json.encode(report))
+        case labels.RECORDING_PATH:
+            return _recorded(sources)
         case _:
             return _drained(sources, body)
 
 
+_POST_PATHS = (labels.DRAIN_PATH, labels.RECORDING_PATH)
 _PATHS = (
     labels.STARTUP_PATH,
     labels.READY_PATH,
     labels.LIVE_PATH,
     labels.METRICS_PATH,
     labels.LOAD_PATH,
-    labels.DRAIN_PATH,
+    *_POST_PATHS,
 )
 
 
@@ -90,6 +95,13 @@ def _drained(sources: OpsSources, body: bytes) -> Answer:
     if wish.timeout_s is not None and not 0 <= wish.timeout_s < float("inf"):
         return _error(400, f"timeout_s: {wish.timeout_s} is not a number of seconds", "invalid_drain_request")
     return Answer(200, JSON, msgspec.json.encode(sources.drain(wish)))
+
+
+def _recorded(sources: OpsSources) -> Answer:
+    reply = sources.write_recording()
+    if reply is None:
+        return _error(409, "nothing is recorded here; start the server with --record-dir", "not_recording")
+    return Answer(202, JSON, msgspec.json.encode(reply))
 
 
 def _error(status: int, message: str, code: str, allow: str | None = None) -> Answer:

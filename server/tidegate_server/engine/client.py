@@ -20,6 +20,7 @@ from tidegate_server.engine.messages import (
     EngineReady,
     EngineStopped,
     StepOutput,
+    WriteRecording,
 )
 from tidegate_server.engine.predict import retry_after_s
 from tidegate_server.engine.process import ProcessLink
@@ -143,6 +144,10 @@ class EngineClient:
     def abort(self, request_id: str) -> None:
         """End a request; its stream gets a last output with `abort`. Unknown and finished ones are ignored."""
         self._link.send(AbortRequest(request_id=request_id))
+
+    def write_recording(self, path: str) -> None:
+        """Have the engine write its last steps to a file, once the step that runs is done."""
+        self._link.send(WriteRecording(path=path))
 
     def subscribe(self, callback: StepCallback) -> Callable[[], None]:
         """Call back with every step's output, before any stream sees it; gives what ends the subscription."""

@@ -17,6 +17,7 @@ from tidegate_server.engine.faults import FaultKind, one_line
 from tidegate_server.engine.messages import AbortRequest, AddRequest, FinishReason, RequestOutput, StepOutput
 from tidegate_server.engine.preemption_cost import MeasuredCost
 from tidegate_server.engine.queue_forecast import QueueForecast
+from tidegate_server.engine.recorder import Recorder
 from tidegate_server.engine.scheduler import Scheduler, SchedulerConfig
 from tidegate_server.engine.snapshot import EngineSnapshot
 from tidegate_server.engine.step_bound import NO_STEP, StepBound, StepUnderWay
@@ -37,6 +38,7 @@ class Engine:
 
     Attributes:
         faults: what went wrong so far, by kind.
+        recorder: of the last steps, for `recording_writer`.
 
     Args:
         revision: of the model; prefix-cache blocks are found within one revision only.
@@ -62,6 +64,7 @@ class Engine:
         self._forecast = QueueForecast(self._scheduler, config, step_budget(settings, self._step_time))
         self.faults: Counter[FaultKind] = Counter()
         self._boundary = FaultBoundary(runner, self._scheduler.pool, min_blocks_kept(config.capacity), self.faults)
+        self.recorder = Recorder(settings.num_recorded_steps)
         self._under_way = NO_STEP
         self._unsent: list[RequestOutput] = []  # of refused and aborted requests; leave with the next step
         self._swapped_out_blocks = self._swapped_in_blocks = 0
@@ -85,10 +88,14 @@ class Engine:
         match command:
             case AddRequest():
                 output = self._take_in(command, now)
+                has_effect = output is None
             case AbortRequest():
                 output = self._scheduler.abort(command.request_id, now)
+                has_effect = output is not None
             case _:
                 assert_never(command)
+        if has_effect:
+            self.recorder.arrived(command, now)
         if output is not None:
             self._unsent.append(output)
 
@@ -109,15 +116,20 @@ class Engine:
             RunnerBroken: no request can run any more.
         """
         began_s = ended_s = self._clock()
+        if self.has_work:
+            self.recorder.begin(began_s)
         outputs, self._unsent = self._unsent, []
         outputs.extend(self._scheduler.expire(began_s))
         batch = self._scheduler.schedule(began_s)
+        self.recorder.scheduled(batch)
         if batch.scheduled:
             batch, result = self._run(batch, began_s, before_run)
+            # Read once: from the recorded times a replay learns what this engine learnt.
             ended_s = self._clock()
             if batch.scheduled and not result.errors:  # what failed ran more than once, or not to its end
                 self._step_time.observe(shape_of(batch.scheduled), ended_s - began_s)
             outputs.extend(self._scheduler.update(batch, result.sampled, ended_s, result.errors))
+        self.recorder.end(outputs, ended_s, self._scheduler.pool.num_total)
         if not batch.scheduled and not outputs:
             return None
         self._forecast.stepped(batch, outputs, ended_s - began_s)
@@ -196,6 +208,7 @@ class Engine:
         if failed:
             self.faults[FaultKind.COPY] += 1
             batch = self._scheduler.without_lost(batch, failed, now)
+            self.recorder.copies_failed(failed, batch)
         return batch
 
     def _run(self, batch: Batch, began_s: float, before_run: Callable[[], None]) -> tuple[Batch, StepResult]:

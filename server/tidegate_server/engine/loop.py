@@ -3,6 +3,7 @@
 import gc
 import time
 from dataclasses import replace
+from pathlib import Path
 from typing import Final
 
 import structlog
@@ -14,7 +15,8 @@ from tidegate_server.engine.core import Engine
 from tidegate_server.engine.faults import one_line
 from tidegate_server.engine.heartbeat import HeartbeatPage
 from tidegate_server.engine.launch import EngineLaunch
-from tidegate_server.engine.messages import EngineFailed, EngineReady, EngineStopped, Shutdown
+from tidegate_server.engine.messages import EngineFailed, EngineReady, EngineStopped, Shutdown, WriteRecording
+from tidegate_server.engine.recording_writer import RecordingWriter, check_directory, head_of
 from tidegate_server.errors import InvalidSetting, StartError
 
 log: structlog.stdlib.BoundLogger = structlog.get_logger(__name__)
@@ -26,8 +28,14 @@ EXIT_OK: Final = 0
 EXIT_FAILED: Final = 1  # an EngineFailed went out before
 
 
-def serve(engine: Engine, channel: Channel, heartbeat: HeartbeatPage) -> None:
-    """Step until `Shutdown` arrives; requests that are unfinished then end with `abort`."""
+def serve(
+    engine: Engine, channel: Channel, heartbeat: HeartbeatPage, recordings: RecordingWriter | None = None
+) -> None:
+    """Step until `Shutdown` arrives; requests that are unfinished then end with `abort`.
+
+    Args:
+        recordings: writes them; None: nobody does.
+    """
 
     def show() -> None:
         heartbeat.write(engine.snapshot())
@@ -45,6 +53,9 @@ def serve(engine: Engine, channel: Channel, heartbeat: HeartbeatPage) -> None:
                         channel.send(last)
                     channel.send(EngineStopped())
                     return
+                case WriteRecording():
+                    if recordings is not None:
+                        recordings.write("asked", Path(command.path))
                 case _:
                     engine.apply(command)
         output = engine.step(before_run=show)
@@ -53,6 +64,8 @@ def serve(engine: Engine, channel: Channel, heartbeat: HeartbeatPage) -> None:
         # A step that drew no token is told too, since metrics count every step.
         if output is not None:
             channel.send(output)
+        if recordings is not None:
+            recordings.write_first_faults()
         idle = output is None
 
 
@@ -60,8 +73,12 @@ def start_and_serve(launch: EngineLaunch, channel: Channel, heartbeat: Heartbeat
     """Load the model, say so, serve; gives the exit status. Whatever goes wrong is told to the parent in one line."""
     try:
         started_s = time.monotonic()
+        check_directory(launch.settings.record_dir)
         runner = _load_runner(launch)
         engine = Engine(runner, launch.settings, launch.files.revision)
+        recordings = RecordingWriter(
+            launch.settings.record_dir, head_of(runner, launch.settings, launch.files), engine.recorder, engine.faults
+        )
         ready = ready_message(runner, time.monotonic() - started_s)
         # What the model brought stays for good: collections need not look at it again.
         gc.collect()
@@ -70,7 +87,11 @@ def start_and_serve(launch: EngineLaunch, channel: Channel, heartbeat: Heartbeat
         channel.send(ready)
         log.info("engine_ready", device=ready.device, dtype=ready.dtype, kernels=ready.kernels,
                  num_kv_blocks=ready.num_kv_blocks, load_time_s=round(ready.load_time_s, 3))  # fmt: skip
-        serve(engine, channel, heartbeat)
+        try:
+            serve(engine, channel, heartbeat, recordings)
+        except Exception:
+            recordings.write("crashed")
+            raise
         return EXIT_OK
     except InvalidSetting as error:
         failed = EngineFailed(reason=error.problem, code=error.code, flag=error.flag)

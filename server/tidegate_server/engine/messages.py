@@ -39,7 +39,13 @@ class Shutdown(msgspec.Struct, frozen=True, kw_only=True, tag="shutdown"):
     """Stop after the step that runs; whatever is unfinished ends with `abort`."""
 
 
-Command = AddRequest | AbortRequest | Shutdown
+class WriteRecording(msgspec.Struct, frozen=True, kw_only=True, tag="record"):
+    """Write the last steps to a file, between two steps; whether that went well is in the log."""
+
+    path: str
+
+
+Command = AddRequest | AbortRequest | WriteRecording | Shutdown
 
 
 # Engine process to API process.

@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 from tidegate_contract import labels
-from tidegate_contract.admin import DrainReply, DrainRequest, LoadReport, ServerState
+from tidegate_contract.admin import DrainReply, DrainRequest, LoadReport, RecordingReply, ServerState
 from tidegate_server.api.ops_report import (
     MAX_LOOP_AGE_S,
     PodView,
@@ -105,6 +105,7 @@ class OpsPort:
     def __init__(self) -> None:
         self.view = READY
         self.drains: list[DrainRequest] = []
+        self.recording: RecordingReply | None = None
         facts = BuildFacts(version="1")
         listener = bind("127.0.0.1", 0, "--ops-port")
         self.url = f"http://127.0.0.1:{listener.getsockname()[1]}"
@@ -116,6 +117,7 @@ class OpsPort:
                 metrics=ServerMetrics("m", lambda: self.view.snapshot, lambda: self.view.state, lambda: facts),
                 model_name="m",
                 drain=self.drain,
+                write_recording=lambda: self.recording,
             ),
         )
 
@@ -187,6 +189,17 @@ def test_a_drain_call_in_chunks_is_told_to_bring_its_length(port: OpsPort) -> No
         assert reply.headers["connection"] == "close"
         assert http.get(labels.LIVE_PATH).status_code == 200
     assert port.drains == []
+
+
+def test_a_recording_call_says_where_the_file_will_be_or_how_to_get_one(port: OpsPort, http: httpx.Client) -> None:
+    port.recording = None
+    refused = http.post(labels.RECORDING_PATH)
+    assert (refused.status_code, refused.json()["error"]["code"]) == (409, "not_recording")
+    assert "--record-dir" in refused.json()["error"]["message"]
+    port.recording = RecordingReply(path="/records/r.jsonl")
+    reply = http.post(labels.RECORDING_PATH)
+    assert (reply.status_code, reply.json()) == (202, {"path": "/records/r.jsonl"})
+    assert http.get(labels.RECORDING_PATH).status_code == 405
 
 
 def test_other_paths_and_methods_are_refused(port: OpsPort, http: httpx.Client) -> None:
