@@ -85,7 +85,7 @@ class EngineSettings:
     max_num_batched_tokens: int = 512
     """Most tokens that one step computes."""
     step_time_target: float = 2.0
-    """Most that prompts may lengthen a step, as a multiple of its time without them; 0: by any time."""
+    """Most that a prompt may lengthen a step, as a multiple of its time without them; 0: by any time."""
     block_size: int = 16
     """Tokens per KV block; a power of two."""
     kv_cache_memory_bytes: int | None = None
@@ -234,7 +234,7 @@ OPTIONS: Mapping[str, tuple[Option, ...]] = {
             "--step-time-target",
             "step_time_target",
             values.ratio,
-            "most that prompts may lengthen a step, as a multiple of its time without them; 0: by any time",
+            "most that a prompt may lengthen a step, as a multiple of its time without them; 0: by any time",
             "RATIO",
         ),
         Option("--block-size", "block_size", values.power_of_two(1, 1024), "tokens per KV block", "TOKENS"),
