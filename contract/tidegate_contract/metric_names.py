@@ -51,6 +51,21 @@ DRAINING: Final = "draining"
 FAILED: Final = "failed"
 REFUSAL_REASONS: Final = (NEVER_FITS, QUEUE_FULL, DEADLINE, STARTING, DRAINING, FAILED)
 
+# `state` of tidegate_kv_blocks.
+KV_BLOCK_STATES: Final = ("free", "live", "cached", "pending", "swapped")
+
+# `kind` and `reason` of tidegate_preemptions_total.
+PREEMPTION_KINDS: Final = ("recompute", "swap", "tail")
+PREEMPTION_REASONS: Final = ("blocks", "seats", "forced")
+
+# `result` of tidegate_prefix_cache_tokens_total; a host hit was found in host memory.
+PREFIX_RESULTS: Final = ("hit", "host_hit", "miss", "recomputed")
+
+# `kind` of tidegate_step_tokens.
+PREFILL: Final = "prefill"
+DECODE: Final = "decode"
+STEP_TOKEN_KINDS: Final = (PREFILL, DECODE)
+
 # `verdict` of tidegate_exactness.
 EXACT: Final = "exact"
 INEXACT: Final = "inexact"
@@ -68,14 +83,15 @@ REQUESTS_WAITING: Final = Metric("tidegate_requests_waiting", _G, "Requests that
 WAITING_PROMPT_TOKENS: Final = Metric(
     "tidegate_waiting_prompt_tokens", _G, "Tokens that the waiting requests still have to compute.", _MODEL
 )
-KV_BLOCKS_TOTAL: Final = Metric("tidegate_kv_blocks", _G, "KV blocks of the pool, the null block not counted.", _MODEL)
-KV_BLOCKS_FREE: Final = Metric("tidegate_kv_blocks_free", _G, "KV blocks with no content.", _MODEL)
-KV_BLOCKS_LIVE: Final = Metric("tidegate_kv_blocks_live", _G, "KV blocks that requests hold.", _MODEL)
-KV_BLOCKS_CACHED: Final = Metric("tidegate_kv_blocks_cached", _G, "KV blocks kept for prefix hits only.", _MODEL)
-KV_BLOCKS_PENDING: Final = Metric("tidegate_kv_blocks_pending", _G, "KV blocks fenced by work in flight.", _MODEL)
+KV_BLOCKS: Final = Metric(
+    "tidegate_kv_blocks", _G, "KV blocks by state; swapped ones are in host memory.", (MODEL_LABEL, "state")
+)
+KV_BLOCKS_CAPACITY: Final = Metric(
+    "tidegate_kv_blocks_capacity", _G, "KV blocks of the device: free, live, cached and pending ones.", _MODEL
+)
 KV_USAGE_RATIO: Final = Metric("tidegate_kv_usage_ratio", _G, "Live share of the KV blocks, 0 to 1.", _MODEL)
 PREEMPTIONS: Final = Metric(
-    "tidegate_preemptions_total", _C, "Requests that gave their blocks back.", (MODEL_LABEL, "mode")
+    "tidegate_preemptions_total", _C, "Requests that lost their blocks.", (MODEL_LABEL, "kind", "reason")
 )
 SWAP_BYTES: Final = Metric(
     "tidegate_swap_bytes_total", _C, "Bytes of KV blocks copied to host memory and back.", (MODEL_LABEL, "direction")
@@ -86,11 +102,11 @@ THRASH_LEVEL: Final = Metric(
     "Share of the tokens handled lately that preemptions made the engine compute or copy again, 0 to 1.",
     _MODEL,
 )
-PREFIX_CACHE_QUERY_TOKENS: Final = Metric(
-    "tidegate_prefix_cache_query_tokens_total", _C, "Prompt tokens looked up in the prefix cache.", _MODEL
-)
-PREFIX_CACHE_HIT_TOKENS: Final = Metric(
-    "tidegate_prefix_cache_hit_tokens_total", _C, "Prompt tokens found in the prefix cache.", _MODEL
+PREFIX_CACHE_TOKENS: Final = Metric(
+    "tidegate_prefix_cache_tokens_total",
+    _C,
+    "Prompt tokens by what the prefix cache knew of them at first, and tokens computed again after a preemption.",
+    (MODEL_LABEL, "result"),
 )
 PROMPT_TOKENS: Final = Metric("tidegate_prompt_tokens_total", _C, "Prompt tokens of requests taken in.", _MODEL)
 OUTPUT_TOKENS: Final = Metric("tidegate_output_tokens_total", _C, "Tokens sent to clients.", _MODEL)
@@ -99,7 +115,14 @@ ADMISSION_REFUSED: Final = Metric(
     "tidegate_admission_refused_total", _C, "Requests that were not admitted, by why.", (MODEL_LABEL, "reason")
 )
 STEPS: Final = Metric("tidegate_engine_steps_total", _C, "Steps of the engine loop.", _MODEL)
-STEP_TIME: Final = Metric("tidegate_engine_step_seconds", _H, "Time of one engine step.", _MODEL, TOKEN_TIME_BUCKETS)
+STEP_TIME: Final = Metric("tidegate_step_duration_seconds", _H, "Time of one engine step.", _MODEL, TOKEN_TIME_BUCKETS)
+STEP_TOKENS: Final = Metric(
+    "tidegate_step_tokens",
+    _H,
+    "Tokens of one kind in the steps that had any.",
+    (MODEL_LABEL, "kind"),
+    TOKEN_COUNT_BUCKETS,
+)
 QUEUE_TIME: Final = Metric(
     "tidegate_queue_time_seconds", _H, "Arrival to the first step that computed.", _MODEL, QUEUE_TIME_BUCKETS
 )
@@ -142,23 +165,20 @@ SERVER_METRICS: Final = (
     REQUESTS_RUNNING,
     REQUESTS_WAITING,
     WAITING_PROMPT_TOKENS,
-    KV_BLOCKS_TOTAL,
-    KV_BLOCKS_FREE,
-    KV_BLOCKS_LIVE,
-    KV_BLOCKS_CACHED,
-    KV_BLOCKS_PENDING,
+    KV_BLOCKS,
+    KV_BLOCKS_CAPACITY,
     KV_USAGE_RATIO,
     PREEMPTIONS,
     SWAP_BYTES,
     THRASH_LEVEL,
-    PREFIX_CACHE_QUERY_TOKENS,
-    PREFIX_CACHE_HIT_TOKENS,
+    PREFIX_CACHE_TOKENS,
     PROMPT_TOKENS,
     OUTPUT_TOKENS,
     REQUESTS,
     ADMISSION_REFUSED,
     STEPS,
     STEP_TIME,
+    STEP_TOKENS,
     QUEUE_TIME,
     QUEUE_DELAY_PREDICTED,
     PREDICTION_ERROR,
@@ -181,8 +201,12 @@ _VLLM: Final = (MODEL_LABEL, ENGINE_LABEL)
 VLLM_REQUESTS_RUNNING: Final = Metric("vllm:num_requests_running", _G, REQUESTS_RUNNING.help, _VLLM)
 VLLM_REQUESTS_WAITING: Final = Metric("vllm:num_requests_waiting", _G, REQUESTS_WAITING.help, _VLLM)
 VLLM_KV_CACHE_USAGE: Final = Metric("vllm:kv_cache_usage_perc", _G, KV_USAGE_RATIO.help, _VLLM)
-VLLM_PREFIX_CACHE_QUERIES: Final = Metric("vllm:prefix_cache_queries_total", _C, PREFIX_CACHE_QUERY_TOKENS.help, _VLLM)
-VLLM_PREFIX_CACHE_HITS: Final = Metric("vllm:prefix_cache_hits_total", _C, PREFIX_CACHE_HIT_TOKENS.help, _VLLM)
+VLLM_PREFIX_CACHE_QUERIES: Final = Metric(
+    "vllm:prefix_cache_queries_total", _C, "Prompt tokens looked up in the prefix cache.", _VLLM
+)
+VLLM_PREFIX_CACHE_HITS: Final = Metric(
+    "vllm:prefix_cache_hits_total", _C, "Prompt tokens found in the prefix cache.", _VLLM
+)
 VLLM_PREEMPTIONS: Final = Metric("vllm:num_preemptions_total", _C, PREEMPTIONS.help, _VLLM)
 VLLM_PROMPT_TOKENS: Final = Metric("vllm:prompt_tokens_total", _C, PROMPT_TOKENS.help, _VLLM)
 VLLM_GENERATION_TOKENS: Final = Metric("vllm:generation_tokens_total", _C, OUTPUT_TOKENS.help, _VLLM)

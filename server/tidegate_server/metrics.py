@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from itertools import product
 
 from prometheus_client import CollectorRegistry, Counter, Histogram, disable_created_metrics, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
@@ -10,7 +11,7 @@ from prometheus_client.registry import Collector
 from tidegate_contract import metric_names as names
 from tidegate_contract.admin import ServerState
 from tidegate_contract.metric_names import Metric, MetricKind
-from tidegate_server.engine.messages import FinishReason
+from tidegate_server.engine.messages import FinishReason, StepOutput
 from tidegate_server.engine.snapshot import EngineSnapshot
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
@@ -66,6 +67,7 @@ class ServerMetrics:
         self._model_name = model_name
 
         self.step_time = self._histogram(names.STEP_TIME)
+        self._step_tokens = self._labelled_histogram(names.STEP_TOKENS, names.STEP_TOKEN_KINDS)
         self.queue_time = self._histogram(names.QUEUE_TIME, names.VLLM_QUEUE_TIME)
         self.ttft = self._histogram(names.TTFT, names.VLLM_TTFT)
         self.itl = self._histogram(names.ITL, names.VLLM_ITL)
@@ -77,6 +79,11 @@ class ServerMetrics:
         self.prompt_tokens = self._counter(names.PROMPT_TOKENS, names.VLLM_PROMPT_TOKENS)
         self.output_tokens = self._counter(names.OUTPUT_TOKENS, names.VLLM_GENERATION_TOKENS)
         self._refused = self._labelled_counter(names.ADMISSION_REFUSED, names.REFUSAL_REASONS)
+        preemptions = self._new_counter(names.PREEMPTIONS)
+        self._preemptions = {
+            labels: preemptions.labels(model_name, *labels)
+            for labels in product(names.PREEMPTION_KINDS, names.PREEMPTION_REASONS)
+        }
         requests = self._labelled_counter(names.REQUESTS, names.OUTCOMES)
         succeeded = self._labelled_counter(names.VLLM_REQUEST_SUCCESS, names.FINISHED_REASONS)
         self._ended: Mapping[str, tuple[Counter, ...]] = {
@@ -88,6 +95,18 @@ class ServerMetrics:
         """Count one prompt that the engine has, however many choices are drawn for it."""
         self.prompt_tokens.inc(num_tokens)
         self.prompt_length.observe(num_tokens)
+
+    def step_told(self, step: StepOutput) -> None:
+        """Count what the engine tells with one message."""
+        for each in step.preemptions:
+            self._preemptions[each.kind, each.reason].inc(each.count)
+        if step.num_new_tokens == 0:  # it only told of refused and aborted requests
+            return
+        self.step_time.observe(step.step_time_s)
+        if step.num_prefill_tokens > 0:
+            self._step_tokens[names.PREFILL].observe(step.num_prefill_tokens)
+        if step.num_decode_tokens > 0:
+            self._step_tokens[names.DECODE].observe(step.num_decode_tokens)
 
     def request_ended(self, outcome: str) -> None:
         """Count one request; `outcome` is one of the contract's OUTCOMES."""
@@ -117,21 +136,24 @@ class ServerMetrics:
         return generate_latest(self._registry)
 
     def _histogram(self, *metrics: Metric) -> "_Each":
-        return _Each(
-            tuple(
-                Histogram(m.name, m.help, m.labels, registry=self._registry, buckets=m.buckets).labels(*self._owner(m))
-                for m in metrics
-            )
-        )
+        return _Each(tuple(self._new_histogram(m).labels(*self._owner(m)) for m in metrics))
 
     def _counter(self, *metrics: Metric) -> "_Each":
-        return _Each(
-            tuple(Counter(m.name, m.help, m.labels, registry=self._registry).labels(*self._owner(m)) for m in metrics)
-        )
+        return _Each(tuple(self._new_counter(m).labels(*self._owner(m)) for m in metrics))
 
     def _labelled_counter(self, metric: Metric, values: tuple[str, ...]) -> Mapping[str, Counter]:
-        counter = Counter(metric.name, metric.help, metric.labels, registry=self._registry)
+        counter = self._new_counter(metric)
         return {value: counter.labels(*self._owner(metric), value) for value in values}
+
+    def _labelled_histogram(self, metric: Metric, values: tuple[str, ...]) -> Mapping[str, Histogram]:
+        histogram = self._new_histogram(metric)
+        return {value: histogram.labels(*self._owner(metric), value) for value in values}
+
+    def _new_counter(self, metric: Metric) -> Counter:
+        return Counter(metric.name, metric.help, metric.labels, registry=self._registry)
+
+    def _new_histogram(self, metric: Metric) -> Histogram:
+        return Histogram(metric.name, metric.help, metric.labels, registry=self._registry, buckets=metric.buckets)
 
     def _owner(self, metric: Metric) -> tuple[str, ...]:
         return owner_labels(metric, self._model_name)
@@ -222,7 +244,6 @@ class _EngineCollector(Collector):
         seen = self._snapshot()
         for metric, value in _readings(seen):
             yield self._family(metric, ((), value))
-        yield self._family(names.PREEMPTIONS, (("recompute",), seen.num_preemptions))
         swapped = (((names.SWAP_OUT,), seen.swapped_out_bytes), ((names.SWAP_IN,), seen.swapped_in_bytes))
         yield self._family(names.SWAP_BYTES, *swapped)
         yield self._family(
@@ -231,6 +252,10 @@ class _EngineCollector(Collector):
             ((names.PREDICTED_STEP_TIME,), seen.step_time_error_ratio),
         )
         yield self._family(names.FAULTS, *_faults(seen, self._num_hung_steps()))
+        kv_blocks = _kv_blocks(seen).items()
+        yield self._family(names.KV_BLOCKS, *(((state,), number) for state, number in kv_blocks))
+        prefix_tokens = _prefix_tokens(seen).items()
+        yield self._family(names.PREFIX_CACHE_TOKENS, *(((result,), number) for result, number in prefix_tokens))
         state = self._state()
         yield self._family(
             names.SERVER_STATE,
@@ -260,6 +285,7 @@ class _EngineCollector(Collector):
 
 def _readings(seen: EngineSnapshot) -> tuple[tuple[Metric, float], ...]:
     """What the heartbeat says, under each name that it has."""
+    prefix_hits = seen.prefix_hit_tokens + seen.prefix_host_hit_tokens
     usage = seen.kv_blocks_live / seen.kv_blocks_total if seen.kv_blocks_total else 0.0
     return (
         (names.REQUESTS_RUNNING, seen.num_running),
@@ -267,18 +293,12 @@ def _readings(seen: EngineSnapshot) -> tuple[tuple[Metric, float], ...]:
         (names.REQUESTS_WAITING, seen.num_waiting),
         (names.VLLM_REQUESTS_WAITING, seen.num_waiting),
         (names.WAITING_PROMPT_TOKENS, seen.waiting_prompt_tokens),
-        (names.KV_BLOCKS_TOTAL, seen.kv_blocks_total),
-        (names.KV_BLOCKS_FREE, seen.kv_blocks_free),
-        (names.KV_BLOCKS_LIVE, seen.kv_blocks_live),
-        (names.KV_BLOCKS_CACHED, seen.kv_blocks_cached),
-        (names.KV_BLOCKS_PENDING, seen.kv_blocks_pending),
+        (names.KV_BLOCKS_CAPACITY, seen.kv_blocks_total),
         (names.KV_USAGE_RATIO, usage),
         (names.VLLM_KV_CACHE_USAGE, usage),
         (names.VLLM_PREEMPTIONS, seen.num_preemptions),
-        (names.PREFIX_CACHE_QUERY_TOKENS, seen.prefix_query_tokens),
-        (names.VLLM_PREFIX_CACHE_QUERIES, seen.prefix_query_tokens),
-        (names.PREFIX_CACHE_HIT_TOKENS, seen.prefix_hit_tokens),
-        (names.VLLM_PREFIX_CACHE_HITS, seen.prefix_hit_tokens),
+        (names.VLLM_PREFIX_CACHE_QUERIES, prefix_hits + seen.prefix_miss_tokens),
+        (names.VLLM_PREFIX_CACHE_HITS, prefix_hits),
         (names.QUEUE_DELAY_PREDICTED, seen.queue_delay_predicted_s),
         (names.STEPS, seen.step),
         (names.THRASH_LEVEL, seen.thrash_level),
@@ -295,3 +315,24 @@ def _faults(seen: EngineSnapshot, num_hung_steps: int) -> tuple[tuple[tuple[str]
         (("copy",), seen.faults_copy),
         (("hung_step",), num_hung_steps),
     )
+
+
+def _kv_blocks(seen: EngineSnapshot) -> Mapping[str, int]:
+    """Blocks by the contract's KV_BLOCK_STATES."""
+    return {
+        "free": seen.kv_blocks_free,
+        "live": seen.kv_blocks_live,
+        "cached": seen.kv_blocks_cached,
+        "pending": seen.kv_blocks_pending,
+        "swapped": seen.host_blocks_held,
+    }
+
+
+def _prefix_tokens(seen: EngineSnapshot) -> Mapping[str, int]:
+    """Tokens by the contract's PREFIX_RESULTS."""
+    return {
+        "hit": seen.prefix_hit_tokens,
+        "host_hit": seen.prefix_host_hit_tokens,
+        "miss": seen.prefix_miss_tokens,
+        "recomputed": seen.recomputed_tokens,
+    }

@@ -22,7 +22,7 @@ from tidegate_server.api.request_terms import TermsPolicy
 from tidegate_server.background import in_daemon_thread
 from tidegate_server.engine.client import EngineClient
 from tidegate_server.engine.launch import RunnerFactory
-from tidegate_server.engine.messages import EngineReady, StepOutput
+from tidegate_server.engine.messages import EngineReady
 from tidegate_server.engine.progress_watch import Progress, ProgressWatch, standstill
 from tidegate_server.engine.recording import recording_path
 from tidegate_server.engine.snapshot import EngineSnapshot
@@ -127,7 +127,7 @@ class Pod:
             load_runner=self._load_runner,
             configure_logging=functools.partial(logs.configure, self._settings.log_format, self._settings.log_level),
         )
-        engine.subscribe(self._on_step)
+        engine.subscribe(self._metrics.step_told)
         text = await in_daemon_thread(lambda: _load_text(files))
         return _LoadedModel(engine, await engine.ready(), text)
 
@@ -273,10 +273,6 @@ class Pod:
             self._lifecycle.ask_to_drain(skip_notice=True)
         else:
             self._lifecycle.hurry()
-
-    def _on_step(self, step: StepOutput) -> None:
-        if step.num_new_tokens > 0:  # else it only told of refused and aborted requests
-            self._metrics.step_time.observe(step.step_time_s)
 
     async def _beat(self) -> None:
         """Show the liveness probe that the event loop runs."""

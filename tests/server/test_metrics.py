@@ -9,14 +9,21 @@ from tidegate_contract.admin import ServerState
 from tidegate_contract.metric_names import (
     FAULT_KINDS,
     FINISHED_REASONS,
+    KV_BLOCK_STATES,
     OUTCOMES,
+    PREEMPTION_KINDS,
+    PREEMPTION_REASONS,
+    PREFIX_RESULTS,
     REFUSAL_REASONS,
     SERVER_METRICS,
+    STEP_TOKEN_KINDS,
     VERDICTS,
     VLLM_METRICS,
     MetricKind,
 )
 from tidegate_server.engine.faults import FaultKind
+from tidegate_server.engine.messages import PreemptionCount, StepOutput
+from tidegate_server.engine.preemption_kind import PreemptionKind, PreemptionReason
 from tidegate_server.engine.snapshot import EngineSnapshot
 from tidegate_server.metrics import BuildFacts, RequestMeter, ServerMetrics
 
@@ -89,22 +96,34 @@ def test_the_first_scrape_is_all_zeros_with_every_label_there() -> None:
         assert pod.value("vllm:request_success_total", finished_reason=reason) == 0
     for kind in FAULT_KINDS:
         assert pod.value("tidegate_faults_total", kind=kind) == 0
-    assert pod.value("tidegate_preemptions_total", mode="recompute") == 0
     for direction in ("out", "in"):
         assert pod.value("tidegate_swap_bytes_total", direction=direction) == 0
     for prediction in ("queue_delay", "step_time"):
         assert pod.value("tidegate_prediction_error_ratio", prediction=prediction) == 0
     for reason in REFUSAL_REASONS:
         assert pod.value("tidegate_admission_refused_total", reason=reason) == 0
+    for kind in PREEMPTION_KINDS:
+        for reason in PREEMPTION_REASONS:
+            assert pod.value("tidegate_preemptions_total", kind=kind, reason=reason) == 0
+    for state in KV_BLOCK_STATES:
+        assert pod.value("tidegate_kv_blocks", state=state) == 0
+    for result in PREFIX_RESULTS:
+        assert pod.value("tidegate_prefix_cache_tokens_total", result=result) == 0
+    for kind in STEP_TOKEN_KINDS:
+        assert pod.value("tidegate_step_tokens_sum", kind=kind) == 0
+
+
+def test_the_contract_s_preemptions_are_the_engine_s() -> None:
+    assert tuple(PreemptionKind) == PREEMPTION_KINDS
+    assert tuple(PreemptionReason) == PREEMPTION_REASONS
 
 
 def test_gauges_and_counters_of_the_engine_come_from_its_heartbeat() -> None:
     pod = Pod()
     pod.snapshot = EngineSnapshot(
         step=7, num_running=2, num_waiting=3, kv_blocks_live=5, kv_blocks_total=20, num_preemptions=4,
-        prefix_query_tokens=100, prefix_hit_tokens=64, swapped_out_bytes=300, swapped_in_bytes=200,
-        queue_delay_predicted_s=1.5,
-        thrash_level=0.125,
+        prefix_miss_tokens=20, prefix_hit_tokens=64, prefix_host_hit_tokens=16, swapped_out_bytes=300,
+        swapped_in_bytes=200, queue_delay_predicted_s=1.5, thrash_level=0.125,
     )  # fmt: skip
     expected = {
         "tidegate_engine_steps_total": 7,
@@ -113,10 +132,10 @@ def test_gauges_and_counters_of_the_engine_come_from_its_heartbeat() -> None:
         "vllm:kv_cache_usage_perc": 0.25,
         "tidegate_kv_usage_ratio": 0.25,
         "vllm:num_preemptions_total": 4,
-        "tidegate_preemptions_total": 4,
-        "tidegate_thrash_level": 0.125,
         "vllm:prefix_cache_queries_total": 100,
-        "tidegate_prefix_cache_hit_tokens_total": 64,
+        "vllm:prefix_cache_hits_total": 80,
+        "tidegate_kv_blocks_capacity": 20,
+        "tidegate_thrash_level": 0.125,
         "tidegate_queue_delay_predicted_seconds": 1.5,
     }
     assert {name: pod.value(name) for name in expected} == expected
@@ -144,6 +163,53 @@ def test_faults_come_by_kind_from_the_engine_and_hung_steps_from_who_watches_it(
 
 def test_every_kind_of_fault_that_the_engine_knows_is_in_the_contract() -> None:
     assert {kind.value for kind in FaultKind} | {"hung_step"} == set(FAULT_KINDS)
+
+
+def test_kv_blocks_are_told_by_state() -> None:
+    pod = Pod()
+    pod.snapshot = EngineSnapshot(
+        kv_blocks_free=1, kv_blocks_live=2, kv_blocks_cached=3, kv_blocks_pending=4, kv_blocks_total=10,
+        host_blocks_held=5, host_blocks_cached=6, host_blocks_total=11,
+    )  # fmt: skip
+    values = {state: pod.value("tidegate_kv_blocks", state=state) for state in KV_BLOCK_STATES}
+    assert values == {"free": 1, "live": 2, "cached": 3, "pending": 4, "swapped": 5}
+
+
+def test_prompt_tokens_are_told_by_where_they_were_found() -> None:
+    pod = Pod()
+    pod.snapshot = EngineSnapshot(
+        prefix_miss_tokens=24, prefix_hit_tokens=60, prefix_host_hit_tokens=16, recomputed_tokens=9
+    )
+    values = {result: pod.value("tidegate_prefix_cache_tokens_total", result=result) for result in PREFIX_RESULTS}
+    assert values == {"hit": 60, "host_hit": 16, "miss": 24, "recomputed": 9}
+
+
+def test_a_step_counts_its_time_its_tokens_by_kind_and_the_preemptions_before_it() -> None:
+    pod = Pod()
+    swapped = PreemptionCount(PreemptionKind.SWAP, PreemptionReason.SEATS, 3)
+    for num_prefill_tokens in (40, 0):
+        pod.metrics.step_told(
+            StepOutput(
+                step=1,
+                outputs=(),
+                step_time_s=0.25,
+                num_prefill_tokens=num_prefill_tokens,
+                num_decode_tokens=2,
+                preemptions=(swapped,),
+            )
+        )
+    assert pod.value("tidegate_step_duration_seconds_sum") == 0.5
+    assert pod.value("tidegate_step_tokens_sum", kind="prefill") == 40
+    assert pod.value("tidegate_step_tokens_count", kind="prefill") == 1
+    assert pod.value("tidegate_step_tokens_sum", kind="decode") == 4
+    assert pod.value("tidegate_preemptions_total", kind="swap", reason="seats") == 6
+    assert pod.value("tidegate_preemptions_total", kind="recompute", reason="blocks") == 0
+
+
+def test_a_message_without_a_forward_pass_is_no_step() -> None:
+    pod = Pod()
+    pod.metrics.step_told(StepOutput(step=1, outputs=(), step_time_s=0.25))
+    assert pod.value("tidegate_step_duration_seconds_count") == 0
 
 
 def test_the_state_is_one_of_all_states() -> None:

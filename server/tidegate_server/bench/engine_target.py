@@ -4,10 +4,11 @@ import contextlib
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 
-from tidegate_server.bench.engine_sample import ANY_KIND, EngineSample
+from tidegate_server.bench.engine_sample import EngineSample
 from tidegate_server.bench.target import Clock, RequestFailed, Usage
 from tidegate_server.engine.client import EngineClient
 from tidegate_server.engine.messages import EngineReady, FinishReason, StepOutput
+from tidegate_server.engine.preemption_kind import PreemptionKind
 from tidegate_server.engine.sampling_params import SamplingParams
 from tidegate_server.engine.snapshot import EngineSnapshot
 from tidegate_server.errors import RequestError
@@ -51,11 +52,11 @@ class EngineTarget:
     @contextlib.asynccontextmanager
     async def watching(self, on_sample: Callable[[EngineSample], None], now_s: Clock) -> AsyncIterator[None]:
         """One sample after each step."""
-        preemptions: Counter[str] = Counter()
+        preemptions = Counter({kind.value: 0 for kind in PreemptionKind})
 
         def look(step: StepOutput | None = None) -> None:
-            if step is not None:
-                preemptions[ANY_KIND] += step.num_preempted
+            for each in step.preemptions if step is not None else ():
+                preemptions[each.kind.value] += each.count
             on_sample(sample_of(self._engine.snapshot(), preemptions, now_s()))
 
         look()
@@ -70,6 +71,7 @@ class EngineTarget:
 def sample_of(snapshot: EngineSnapshot, preemptions: Mapping[str, int], at_s: float) -> EngineSample:
     """An engine's snapshot, with the preemptions so far by kind, as one moment of a run."""
     total = snapshot.kv_blocks_total
+    prefix_hits = snapshot.prefix_hit_tokens + snapshot.prefix_host_hit_tokens
     return EngineSample(
         at_s=at_s,
         num_running=snapshot.num_running,
@@ -77,6 +79,6 @@ def sample_of(snapshot: EngineSnapshot, preemptions: Mapping[str, int], at_s: fl
         kv_usage_ratio=snapshot.kv_blocks_live / total if total else 0.0,
         num_kv_blocks=total,
         preemptions=dict(preemptions),
-        prefix_query_tokens=snapshot.prefix_query_tokens,
-        prefix_hit_tokens=snapshot.prefix_hit_tokens,
+        prefix_query_tokens=prefix_hits + snapshot.prefix_miss_tokens,
+        prefix_hit_tokens=prefix_hits,
     )

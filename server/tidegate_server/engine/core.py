@@ -14,8 +14,16 @@ from tidegate_server.engine.batch import Batch, LoadedRunner
 from tidegate_server.engine.event_log import EventLog
 from tidegate_server.engine.fault_boundary import FaultBoundary, StepResult, min_blocks_kept
 from tidegate_server.engine.faults import FaultKind, one_line
-from tidegate_server.engine.messages import AbortRequest, AddRequest, FinishReason, RequestOutput, StepOutput
+from tidegate_server.engine.messages import (
+    AbortRequest,
+    AddRequest,
+    FinishReason,
+    PreemptionCount,
+    RequestOutput,
+    StepOutput,
+)
 from tidegate_server.engine.preemption_cost import MeasuredCost
+from tidegate_server.engine.preemption_kind import PreemptionKind, PreemptionReason
 from tidegate_server.engine.queue_forecast import QueueForecast
 from tidegate_server.engine.recorder import Recorder
 from tidegate_server.engine.scheduler import Scheduler, SchedulerConfig
@@ -66,6 +74,7 @@ class Engine:
         self._boundary = FaultBoundary(runner, self._scheduler.pool, min_blocks_kept(config.capacity), self.faults)
         self.recorder = Recorder(settings.num_recorded_steps)
         self._under_way = NO_STEP
+        self._told_preemptions: Counter[tuple[PreemptionKind, PreemptionReason]] = Counter()
         self._unsent: list[RequestOutput] = []  # of refused and aborted requests; leave with the next step
         self._swapped_out_blocks = self._swapped_in_blocks = 0
         self._p90_s, self._next_delay_s, self._queue_at_s = 0.0, 0.0, -_QUEUE_EVERY_S
@@ -133,17 +142,20 @@ class Engine:
         if not batch.scheduled and not outputs:
             return None
         self._forecast.stepped(batch, outputs, ended_s - began_s)
+        num_tokens, num_decode_tokens = _num_tokens(batch)
         return StepOutput(
             step=batch.step,
             outputs=tuple(outputs),
             step_time_s=ended_s - began_s,
-            num_new_tokens=sum(share.num_new_tokens for share in batch.scheduled),
-            num_preempted=len(batch.preempted),
+            num_prefill_tokens=num_tokens - num_decode_tokens,
+            num_decode_tokens=num_decode_tokens,
+            preemptions=self._untold_preemptions(),
         )
 
     def snapshot(self, state: ServerState = ServerState.READY) -> EngineSnapshot:
         """The engine's state in numbers, as of now."""
         scheduler, pool, now = self._scheduler, self._scheduler.pool, self._clock()
+        host = scheduler.host.pool if scheduler.host is not None else None
         if now - self._queue_at_s >= _QUEUE_EVERY_S:
             self._p90_s, self._queue_at_s = scheduler.queue_time_p90_s(now), now
             self._next_delay_s = self._forecast.next_delay_s()
@@ -162,6 +174,9 @@ class Engine:
             kv_blocks_cached=pool.num_cached,
             kv_blocks_pending=pool.num_pending,
             kv_blocks_total=pool.num_total,
+            host_blocks_held=host.num_live if host is not None else 0,
+            host_blocks_cached=host.num_cached if host is not None else 0,
+            host_blocks_total=host.num_total if host is not None else 0,
             block_size=self._runner.block_size,
             max_num_seqs=self._settings.max_num_seqs,
             queue_time_p90_s=self._p90_s,
@@ -173,16 +188,22 @@ class Engine:
             swapped_in_bytes=self._swapped_in_blocks * self._runner.block_bytes,
             thrash_level=scheduler.thrash_level,
             num_requests=scheduler.num_requests,
-            prefix_query_tokens=scheduler.prefix_miss_tokens
-            + scheduler.prefix_hit_tokens
-            + scheduler.prefix_host_hit_tokens,
-            prefix_hit_tokens=scheduler.prefix_hit_tokens + scheduler.prefix_host_hit_tokens,
+            prefix_miss_tokens=scheduler.prefix_miss_tokens,
+            prefix_hit_tokens=scheduler.prefix_hit_tokens,
+            prefix_host_hit_tokens=scheduler.prefix_host_hit_tokens,
+            recomputed_tokens=scheduler.recomputed_tokens,
             faults_request=self.faults[FaultKind.REQUEST],
             faults_bad_logits=self.faults[FaultKind.BAD_LOGITS],
             faults_out_of_memory=self.faults[FaultKind.OUT_OF_MEMORY],
             faults_step=self.faults[FaultKind.STEP],
             faults_copy=self.faults[FaultKind.COPY],
         )
+
+    def _untold_preemptions(self) -> tuple[PreemptionCount, ...]:
+        """Those since the last message."""
+        now = self._scheduler.preemptions.copy()
+        untold, self._told_preemptions = now - self._told_preemptions, now
+        return tuple(PreemptionCount(kind, reason, number) for (kind, reason), number in untold.items())
 
     def _take_in(self, command: AddRequest, now: float) -> RequestOutput | None:
         """Queue a request; what comes back is its end, when it cannot be."""
@@ -221,6 +242,15 @@ class Engine:
         self._under_way = NO_STEP
         self._bound.ran(shape)
         return batch, result
+
+
+def _num_tokens(batch: Batch) -> tuple[int, int]:
+    """Tokens that a batch computes, and how many of them are decodes: one at a time, after the first of the output."""
+    num_tokens = num_decode_tokens = 0
+    for share in batch.scheduled:
+        num_tokens += share.num_new_tokens
+        num_decode_tokens += share.num_new_tokens == 1 and share.num_output_tokens > 0
+    return num_tokens, num_decode_tokens
 
 
 def scheduler_config(runner: LoadedRunner, settings: EngineSettings, revision: str) -> SchedulerConfig:

@@ -4,6 +4,7 @@ from enum import StrEnum
 
 import msgspec
 
+from tidegate_server.engine.preemption_kind import PreemptionKind, PreemptionReason
 from tidegate_server.engine.sampling_params import SamplingParams
 
 
@@ -97,12 +98,26 @@ class RequestOutput(msgspec.Struct, frozen=True, kw_only=True):
     num_preemptions: int = 0
 
 
+class PreemptionCount(msgspec.Struct, frozen=True):
+    """How many requests lost their blocks in one way for one reason."""
+
+    kind: PreemptionKind
+    reason: PreemptionReason
+    count: int
+
+
 class StepOutput(msgspec.Struct, frozen=True, kw_only=True, tag="step"):
     step: int
     outputs: tuple[RequestOutput, ...]
     step_time_s: float
-    num_new_tokens: int = 0  # computed by this step; 0: no forward pass, only requests refused or aborted
-    num_preempted: int = 0
+    num_prefill_tokens: int = 0  # computed by this step; padding counts
+    num_decode_tokens: int = 0
+    preemptions: tuple[PreemptionCount, ...] = ()  # since the message before
+
+    @property
+    def num_new_tokens(self) -> int:
+        """0: no forward pass, only requests refused or aborted."""
+        return self.num_prefill_tokens + self.num_decode_tokens
 
 
 EngineMessage = EngineReady | EngineFailed | EngineStopped | StepOutput

@@ -23,6 +23,9 @@ class EngineSnapshot:
     kv_blocks_cached: int = 0
     kv_blocks_pending: int = 0
     kv_blocks_total: int = 0
+    host_blocks_held: int = 0  # by swapped requests
+    host_blocks_cached: int = 0  # kept for prefix hits
+    host_blocks_total: int = 0
     block_size: int = 0
     max_num_seqs: int = 0
     queue_time_p90_s: float = 0.0  # over 15 s, ages of those still waiting included
@@ -34,8 +37,10 @@ class EngineSnapshot:
     swapped_in_bytes: int = 0
     thrash_level: float = 0.0  # share of the work that preemptions caused to be done again, 0 to 1
     num_requests: int = 0
-    prefix_query_tokens: int = 0
-    prefix_hit_tokens: int = 0
+    prefix_miss_tokens: int = 0  # prompt tokens found nowhere
+    prefix_hit_tokens: int = 0  # found on the device
+    prefix_host_hit_tokens: int = 0  # found in host memory
+    recomputed_tokens: int = 0  # computed again after a preemption
     faults_request: int = 0  # by kind, see `engine.faults`
     faults_bad_logits: int = 0
     faults_out_of_memory: int = 0

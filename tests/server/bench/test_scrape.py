@@ -8,6 +8,8 @@ from aiohttp import web
 from tidegate_contract.admin import ServerState
 from tidegate_server.bench.engine_sample import ANY_KIND, EngineSample
 from tidegate_server.bench.scrape import MetricsWatch, parse_metrics
+from tidegate_server.engine.messages import PreemptionCount, StepOutput
+from tidegate_server.engine.preemption_kind import PreemptionKind, PreemptionReason
 from tidegate_server.engine.snapshot import EngineSnapshot
 from tidegate_server.errors import StartError
 from tidegate_server.metrics import BuildFacts, ServerMetrics
@@ -35,10 +37,17 @@ vllm:cache_config_info{block_size="16",engine="1",num_gpu_blocks="100"} 1.0
 def our_page() -> str:
     seen = EngineSnapshot(
         num_running=3, num_waiting=2, kv_blocks_live=40, kv_blocks_total=160, block_size=16, num_preemptions=5,
-        prefix_query_tokens=1000, prefix_hit_tokens=300,
+        prefix_miss_tokens=700, prefix_hit_tokens=200, prefix_host_hit_tokens=100,
     )  # fmt: skip
     facts = BuildFacts(version="1", block_size=16, num_kv_blocks=160)
-    return ServerMetrics("m", lambda: seen, lambda: ServerState.READY, lambda: facts).exposition().decode()
+    metrics = ServerMetrics("m", lambda: seen, lambda: ServerState.READY, lambda: facts)
+    counts = (
+        PreemptionCount(PreemptionKind.SWAP, PreemptionReason.BLOCKS, 2),
+        PreemptionCount(PreemptionKind.SWAP, PreemptionReason.SEATS, 1),
+        PreemptionCount(PreemptionKind.TAIL, PreemptionReason.BLOCKS, 2),
+    )
+    metrics.step_told(StepOutput(step=1, outputs=(), step_time_s=0.1, preemptions=counts))
+    return metrics.exposition().decode()
 
 
 def test_our_own_metrics_tell_everything() -> None:
@@ -46,8 +55,7 @@ def test_our_own_metrics_tell_everything() -> None:
     assert (sample.at_s, sample.num_running, sample.num_waiting) == (1.5, 3, 2)
     assert (sample.kv_usage_ratio, sample.num_kv_blocks, sample.kv_blocks_used) == (0.25, 160, 40)
     assert (sample.prefix_query_tokens, sample.prefix_hit_tokens) == (1000, 300)
-    assert sample.preemptions is not None
-    assert sum(sample.preemptions.values()) == 5
+    assert sample.preemptions == {"recompute": 0, "swap": 3, "tail": 2}
 
 
 def test_vllms_engines_are_taken_together() -> None:

@@ -8,8 +8,10 @@ from tidegate_contract.admin import ServerState
 from tidegate_server.engine.batch import Batch, RunnerBroken, SampledToken
 from tidegate_server.engine.event_log import EventKind
 from tidegate_server.engine.fault_boundary import MAX_FAILED_STEPS
-from tidegate_server.engine.messages import FinishReason
+from tidegate_server.engine.messages import FinishReason, PreemptionCount
+from tidegate_server.engine.preemption_kind import PreemptionKind, PreemptionReason
 from tidegate_server.engine.snapshot import EngineSnapshot
+from tidegate_server.settings import PreemptionMode
 
 
 @pytest.mark.parametrize(
@@ -172,3 +174,39 @@ def test_the_same_commands_give_the_same_batches() -> None:
         return driver.batches
 
     assert batches() == batches()
+
+
+def test_a_step_tells_how_many_tokens_it_prefilled_and_how_many_it_decoded() -> None:
+    driver = Driver()
+    driver.add(add_request("old", range(5)))
+    first = driver.engine.step()
+    driver.add(add_request("new", range(50, 57)))
+    second = driver.engine.step()
+    assert first is not None
+    assert second is not None
+    assert (first.num_prefill_tokens, first.num_decode_tokens) == (5, 0)
+    assert (second.num_prefill_tokens, second.num_decode_tokens, second.num_new_tokens) == (7, 1, 8)
+
+
+def test_each_preemption_is_told_once_with_its_kind_and_reason() -> None:
+    driver = Driver(CountingRunner(num_kv_blocks=6), preemption_mode=PreemptionMode.RECOMPUTE)
+    driver.add(add_request("old", range(7), max_tokens=15), add_request("new", range(50, 57), max_tokens=15))
+    told: list[PreemptionCount] = []
+    while driver.engine.has_work:
+        output = driver.engine.step()
+        assert output is not None
+        told += output.preemptions
+    assert told == [PreemptionCount(PreemptionKind.RECOMPUTE, PreemptionReason.BLOCKS, 1)]
+    assert driver.engine.snapshot().num_preemptions == 1
+
+
+def test_the_snapshot_shows_what_swapped_requests_hold_in_host_memory() -> None:
+    driver = Driver(CountingRunner(num_kv_blocks=6, num_host_blocks=8), preemption_mode=PreemptionMode.SWAP)
+    driver.add(add_request("old", range(7), max_tokens=15), add_request("new", range(50, 57), max_tokens=15))
+    while driver.engine.snapshot().num_preemptions == 0:
+        driver.step()
+    snapshot = driver.engine.snapshot()
+    assert snapshot.host_blocks_held > 0
+    assert snapshot.host_blocks_total == 8
+    driver.run()
+    assert driver.engine.snapshot().host_blocks_held == 0
