@@ -9,7 +9,7 @@ KIND: Final = "InferenceService"
 PLURAL: Final = "inferenceservices"
 SHORT_NAME: Final = "infs"
 
-# Ports of a pod. The API port speaks the OpenAI protocol, the ops port is for probes, metrics, load and drain.
+# Ports of a pod. The API port speaks the OpenAI protocol, the ops port is for probes, metrics, load, drain and audit.
 API_PORT: Final = 8000
 OPS_PORT: Final = 9000
 API_PORT_NAME: Final = "http"
@@ -23,6 +23,7 @@ METRICS_PATH: Final = "/metrics"
 LOAD_PATH: Final = "/load"
 DRAIN_PATH: Final = "/drain"
 RECORDING_PATH: Final = "/recording"
+AUDIT_PATH: Final = "/audit"
 
 # Labels on every object that the operator makes for one InferenceService.
 NAME_LABEL: Final = "app.kubernetes.io/name"

@@ -102,6 +102,9 @@ THRASH_LEVEL: Final = Metric(
     "Share of the tokens handled lately that preemptions made the engine compute or copy again, 0 to 1.",
     _MODEL,
 )
+AUDIT_REPAIRS: Final = Metric(
+    "tidegate_audit_repairs_total", _C, "KV blocks whose books an audit found wrong and put right.", _MODEL
+)
 PREFIX_CACHE_TOKENS: Final = Metric(
     "tidegate_prefix_cache_tokens_total",
     _C,
@@ -171,6 +174,7 @@ SERVER_METRICS: Final = (
     PREEMPTIONS,
     SWAP_BYTES,
     THRASH_LEVEL,
+    AUDIT_REPAIRS,
     PREFIX_CACHE_TOKENS,
     PROMPT_TOKENS,
     OUTPUT_TOKENS,

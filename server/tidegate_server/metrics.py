@@ -302,6 +302,7 @@ def _readings(seen: EngineSnapshot) -> tuple[tuple[Metric, float], ...]:
         (names.QUEUE_DELAY_PREDICTED, seen.queue_delay_predicted_s),
         (names.STEPS, seen.step),
         (names.THRASH_LEVEL, seen.thrash_level),
+        (names.AUDIT_REPAIRS, seen.num_audit_repairs),
     )
 
 

@@ -291,6 +291,7 @@ class Pod:
             model_name=self._settings.model_name,
             drain=self._drain_by_call,
             write_recording=self._write_recording_by_call,
+            audit=self._audit_by_call,
         )
 
     def _view(self) -> PodView:
@@ -320,6 +321,13 @@ class Pod:
         path = str(recording_path(directory, "asked", datetime.now(UTC)))
         self._loop.call_soon_threadsafe(engine.write_recording, path)
         return RecordingReply(path=path)
+
+    def _audit_by_call(self) -> bool:
+        """From an ops thread: hand the wish to the event loop."""
+        if self._engine is None:
+            return False
+        self._loop.call_soon_threadsafe(self._engine.audit)
+        return True
 
 
 def _standstill(engine: EngineClient) -> str:

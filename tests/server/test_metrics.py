@@ -123,7 +123,7 @@ def test_gauges_and_counters_of_the_engine_come_from_its_heartbeat() -> None:
     pod.snapshot = EngineSnapshot(
         step=7, num_running=2, num_waiting=3, kv_blocks_live=5, kv_blocks_total=20, num_preemptions=4,
         prefix_miss_tokens=20, prefix_hit_tokens=64, prefix_host_hit_tokens=16, swapped_out_bytes=300,
-        swapped_in_bytes=200, queue_delay_predicted_s=1.5, thrash_level=0.125,
+        swapped_in_bytes=200, queue_delay_predicted_s=1.5, thrash_level=0.125, num_audit_repairs=2,
     )  # fmt: skip
     expected = {
         "tidegate_engine_steps_total": 7,
@@ -136,6 +136,7 @@ def test_gauges_and_counters_of_the_engine_come_from_its_heartbeat() -> None:
         "vllm:prefix_cache_hits_total": 80,
         "tidegate_kv_blocks_capacity": 20,
         "tidegate_thrash_level": 0.125,
+        "tidegate_audit_repairs_total": 2,
         "tidegate_queue_delay_predicted_seconds": 1.5,
     }
     assert {name: pod.value(name) for name in expected} == expected

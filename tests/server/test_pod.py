@@ -149,6 +149,7 @@ def test_a_pod_starts_answers_and_stops_when_told() -> None:
         assert reply.json()["usage"]["completion_tokens"] == 3
         load = (await pod.http.get(f"{pod.ops}/load")).json()
         assert (load["state"], load["num_requests_total"], load["kv_blocks_total"]) == ("ready", 1, 2000)
+        assert (await pod.http.post(f"{pod.ops}/audit")).status_code == 202
         assert (await pod.http.post(f"{pod.ops}/drain")).json()["state"] == "draining"
 
     assert run(scenario) == 0

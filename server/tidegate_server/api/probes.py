@@ -1,4 +1,4 @@
-"""The ops port: probes, metrics, load, drain, recording; its threads wait for neither the API nor the engine."""
+"""The ops port: probes, metrics and orders, answered by threads that wait for neither the API nor the engine."""
 
 import socket
 import sys
@@ -13,6 +13,7 @@ import structlog
 
 from tidegate_contract import labels
 from tidegate_contract.admin import DrainReply, DrainRequest, RecordingReply
+from tidegate_contract.metric_names import AUDIT_REPAIRS
 from tidegate_server.api.ops_report import PodView, ProbeAnswer, live_answer, load_report, ready_answer, startup_answer
 from tidegate_server.api.schema import ErrorBody, ErrorReply
 from tidegate_server.metrics import CONTENT_TYPE, BuildFacts, ServerMetrics
@@ -37,6 +38,7 @@ class OpsSources:
     drain: Callable[[DrainRequest], DrainReply]
     write_recording: Callable[[], RecordingReply | None]
     """None: nothing is recorded."""
+    audit: Callable[[], bool]  # False: there is no engine to ask
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,11 +70,13 @@ def answer(sources: OpsSources, method: str, path: str, body: bytes) -> Answer:
             return Answer(200, JSON, msgspec.json.encode(report))
         case labels.RECORDING_PATH:
             return _recorded(sources)
+        case labels.AUDIT_PATH:
+            return _audited(sources)
         case _:
             return _drained(sources, body)
 
 
-_POST_PATHS = (labels.DRAIN_PATH, labels.RECORDING_PATH)
+_POST_PATHS = (labels.DRAIN_PATH, labels.RECORDING_PATH, labels.AUDIT_PATH)
 _PATHS = (
     labels.STARTUP_PATH,
     labels.READY_PATH,
@@ -85,6 +89,13 @@ _PATHS = (
 
 def _probe(probe: ProbeAnswer) -> Answer:
     return Answer(200 if probe.ok else 503, TEXT, f"{probe.reason}\n".encode())
+
+
+def _audited(sources: OpsSources) -> Answer:
+    if not sources.audit():
+        return Answer(503, TEXT, b"the model is still loading\n")
+    told = f"the engine recounts its KV blocks; the log and {AUDIT_REPAIRS.name} tell what it finds\n"
+    return Answer(202, TEXT, told.encode())
 
 
 def _drained(sources: OpsSources, body: bytes) -> Answer:

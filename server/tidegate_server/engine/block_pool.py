@@ -2,6 +2,7 @@
 
 from collections import OrderedDict, deque
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from typing import Final
 
 NULL_BLOCK: Final = 0  # padding points to it; never lent, never counted
@@ -13,6 +14,20 @@ class OutOfBlocks(Exception):
 
 def _ignore_reuse(block: int) -> None:
     """Stands in for a prefix cache where there is none."""
+
+
+@dataclass(frozen=True, slots=True)
+class PoolBooks:
+    """Everything that a pool has written down of its blocks, as of one moment; an audit compares it with the owners."""
+
+    in_service: tuple[int, ...]  # every block but those that shrinking took away
+    num_live: int
+    free: tuple[int, ...]
+    cached: tuple[int, ...]
+    pending: tuple[int, ...]  # those that a step will settle
+    stuck: tuple[int, ...]  # pending too, but for ever
+    num_holders: tuple[int, ...]  # by block id, the null block's included
+    is_known: tuple[bool, ...]  # by block id too
 
 
 class BlockPool:
@@ -35,6 +50,7 @@ class BlockPool:
         self._cached: OrderedDict[int, None] = OrderedDict()  # least recently used first
         self._fence_of: dict[int, int] = {}  # pending blocks: the last step that may touch them
         self._fenced: deque[tuple[int, int]] = deque()  # (step, block) in order; stale where `_fence_of` differs
+        self._out_of_service: set[int] = set()
         self._num_live = 0
 
     @property
@@ -67,6 +83,10 @@ class BlockPool:
 
     def num_holders(self, block: int) -> int:
         return self._num_holders[block]
+
+    def is_known(self, block: int) -> bool:
+        """Whether the block's content is complete and findable."""
+        return self._is_known[block]
 
     def take(self, count: int) -> list[int]:
         """Lend `count` blocks for new content: free ones first, then the cached ones used least recently.
@@ -135,12 +155,38 @@ class BlockPool:
         """Take up to `count` available blocks out of service for good, free ones first; gives how many it were."""
         num_lost = max(0, min(count, self.num_available))
         for _ in range(num_lost):
-            if self._free:
-                self._free.pop()
-            else:
-                self._evict()
+            self._out_of_service.add(self._free.pop() if self._free else self._evict())
         self._num_total -= num_lost
         return num_lost
+
+    # For the audit: O(blocks) for each call.
+
+    def books(self) -> PoolBooks:
+        will_settle = {block for fence, block in self._fenced if self._fence_of.get(block) == fence}
+        return PoolBooks(
+            in_service=tuple(sorted(set(range(1, len(self._num_holders))) - self._out_of_service)),
+            num_live=self._num_live,
+            free=tuple(self._free),
+            cached=tuple(self._cached),
+            pending=tuple(will_settle),
+            stuck=tuple(self._fence_of.keys() - will_settle),
+            num_holders=tuple(self._num_holders),
+            is_known=tuple(self._is_known),
+        )
+
+    def rewrite(self, block: int, num_holders: int, is_known: bool) -> None:
+        """Write a block's place anew, whatever the books say of it: live, or with no holder cached or free."""
+        self._free = [each for each in self._free if each != block]
+        self._cached.pop(block, None)
+        self._fence_of.pop(block, None)
+        self._num_holders[block] = num_holders
+        self._is_known[block] = is_known
+        if num_holders == 0:
+            self._settle(block)
+        self.recount_live()
+
+    def recount_live(self) -> None:
+        self._num_live = sum(count > 0 for count in self._num_holders)
 
     def _settle(self, block: int) -> None:
         if self._is_known[block]:

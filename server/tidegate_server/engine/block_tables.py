@@ -4,6 +4,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
+from tidegate_server.engine.audit import Discrepancy, audit
 from tidegate_server.engine.batch import BlockCopies
 from tidegate_server.engine.block_copies import PendingCopies
 from tidegate_server.engine.block_pool import BlockPool
@@ -220,6 +221,14 @@ class BlockTables:
             self.pool.mark_unknown(block)
         if self.host is not None:
             self.host.forget_all()
+
+    def audit(self, requests: Iterable[Request]) -> tuple[Discrepancy, ...]:
+        """Recount every block; `requests` are all that may hold some."""
+        holders = tuple(requests)
+        found = audit(self.pool, self._cache, (request.block_table for request in holders))
+        if self.host is not None:
+            found += self.host.audit(request.host_table for request in holders)
+        return found
 
     def _find(self, request: Request) -> _Found:
         """What a queued request need not compute; one token is always left, since the draw needs its logits."""

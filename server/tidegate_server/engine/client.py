@@ -15,6 +15,7 @@ from tidegate_server.engine.link import EngineLink
 from tidegate_server.engine.messages import (
     AbortRequest,
     AddRequest,
+    AuditBlocks,
     EngineFailed,
     EngineMessage,
     EngineReady,
@@ -148,6 +149,10 @@ class EngineClient:
     def write_recording(self, path: str) -> None:
         """Have the engine write its last steps to a file, once the step that runs is done."""
         self._link.send(WriteRecording(path=path))
+
+    def audit(self) -> None:
+        """Have the engine recount its KV blocks; the log and the metrics tell what it finds."""
+        self._link.send(AuditBlocks())
 
     def subscribe(self, callback: StepCallback) -> Callable[[], None]:
         """Call back with every step's output, before any stream sees it; gives what ends the subscription."""

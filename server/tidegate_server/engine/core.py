@@ -10,6 +10,7 @@ import structlog
 
 from tidegate_contract.admin import ServerState
 from tidegate_server.engine.admission import Capacity, QueueLimits
+from tidegate_server.engine.audit import Discrepancy
 from tidegate_server.engine.batch import Batch, LoadedRunner
 from tidegate_server.engine.event_log import EventLog
 from tidegate_server.engine.fault_boundary import FaultBoundary, StepResult, min_blocks_kept
@@ -75,6 +76,7 @@ class Engine:
         self.recorder = Recorder(settings.num_recorded_steps)
         self._under_way = NO_STEP
         self._told_preemptions: Counter[tuple[PreemptionKind, PreemptionReason]] = Counter()
+        self._num_audit_repairs = 0
         self._unsent: list[RequestOutput] = []  # of refused and aborted requests; leave with the next step
         self._swapped_out_blocks = self._swapped_in_blocks = 0
         self._p90_s, self._next_delay_s, self._queue_at_s = 0.0, 0.0, -_QUEUE_EVERY_S
@@ -152,6 +154,20 @@ class Engine:
             preemptions=self._untold_preemptions(),
         )
 
+    def audit(self) -> tuple[Discrepancy, ...]:
+        """Recount every block and repair what can be; gives what was wrong, and logs it."""
+        found = self._scheduler.audit()
+        for each in found:
+            self._num_audit_repairs += each.is_repairable
+            log.error(
+                "block_books_wrong",
+                kind=each.kind.value,
+                block=each.block,
+                detail=each.detail,
+                next="the pool believes the block tables" if each.is_repairable else "nothing: it cannot be repaired",
+            )
+        return found
+
     def snapshot(self, state: ServerState = ServerState.READY) -> EngineSnapshot:
         """The engine's state in numbers, as of now."""
         scheduler, pool, now = self._scheduler, self._scheduler.pool, self._clock()
@@ -197,6 +213,7 @@ class Engine:
             faults_out_of_memory=self.faults[FaultKind.OUT_OF_MEMORY],
             faults_step=self.faults[FaultKind.STEP],
             faults_copy=self.faults[FaultKind.COPY],
+            num_audit_repairs=self._num_audit_repairs,
         )
 
     def _untold_preemptions(self) -> tuple[PreemptionCount, ...]:

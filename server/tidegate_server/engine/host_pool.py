@@ -1,7 +1,9 @@
 """Blocks in host memory: those of swapped requests, and copies of cached blocks that had to leave the device."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
 
+from tidegate_server.engine.audit import Discrepancy, audit
 from tidegate_server.engine.block_pool import BlockPool
 from tidegate_server.engine.prefix_cache import BlockHash, PrefixCache
 
@@ -38,6 +40,11 @@ class HostPool:
         """Nothing is found any more; what is held stays held."""
         for block in tuple(self._cache.blocks()):
             self.drop(block)
+
+    def audit(self, host_tables: Iterable[Sequence[int]]) -> tuple[Discrepancy, ...]:
+        """Recount every host block."""
+        found = audit(self.pool, self._cache, host_tables)
+        return tuple(replace(each, detail=f"host memory: {each.detail}") for each in found)
 
     def _forget(self, block: int) -> None:
         self._cache.forget(block)

@@ -15,7 +15,14 @@ from tidegate_server.engine.core import Engine
 from tidegate_server.engine.faults import one_line
 from tidegate_server.engine.heartbeat import HeartbeatPage
 from tidegate_server.engine.launch import EngineLaunch
-from tidegate_server.engine.messages import EngineFailed, EngineReady, EngineStopped, Shutdown, WriteRecording
+from tidegate_server.engine.messages import (
+    AuditBlocks,
+    EngineFailed,
+    EngineReady,
+    EngineStopped,
+    Shutdown,
+    WriteRecording,
+)
 from tidegate_server.engine.recording_writer import RecordingWriter, check_directory, head_of
 from tidegate_server.errors import InvalidSetting, StartError
 
@@ -23,6 +30,8 @@ log: structlog.stdlib.BoundLogger = structlog.get_logger(__name__)
 
 # An idle engine wakes so often to say that it is alive.
 IDLE_TICK_S: Final = 0.5
+# About every 30 s of idling. It takes milliseconds, and finds nothing unless we have made a mistake.
+AUDIT_EVERY_IDLE_TICKS: Final = 60
 
 EXIT_OK: Final = 0
 EXIT_FAILED: Final = 1  # an EngineFailed went out before
@@ -42,6 +51,7 @@ def serve(
 
     show()
     idle = not engine.has_work
+    num_idle_ticks = 0
     while True:
         for command in channel.receive(IDLE_TICK_S if idle else 0.0):
             match command:
@@ -53,6 +63,8 @@ def serve(
                         channel.send(last)
                     channel.send(EngineStopped())
                     return
+                case AuditBlocks():
+                    engine.audit()
                 case WriteRecording():
                     if recordings is not None:
                         recordings.write("asked", Path(command.path))
@@ -67,6 +79,10 @@ def serve(
         if recordings is not None:
             recordings.write_first_faults()
         idle = output is None
+        if idle:
+            num_idle_ticks += 1
+            if num_idle_ticks % AUDIT_EVERY_IDLE_TICKS == 0:
+                engine.audit()
 
 
 def start_and_serve(launch: EngineLaunch, channel: Channel, heartbeat: HeartbeatPage) -> int:

@@ -36,6 +36,10 @@ class AbortRequest(msgspec.Struct, frozen=True, kw_only=True, tag="abort"):
     request_id: str  # unknown and finished ones are ignored: abort is idempotent
 
 
+class AuditBlocks(msgspec.Struct, frozen=True, kw_only=True, tag="audit"):
+    """Recount every KV block now; what is wrong is repaired, logged and counted."""
+
+
 class Shutdown(msgspec.Struct, frozen=True, kw_only=True, tag="shutdown"):
     """Stop after the step that runs; whatever is unfinished ends with `abort`."""
 
@@ -46,7 +50,7 @@ class WriteRecording(msgspec.Struct, frozen=True, kw_only=True, tag="record"):
     path: str
 
 
-Command = AddRequest | AbortRequest | WriteRecording | Shutdown
+Command = AddRequest | AbortRequest | AuditBlocks | WriteRecording | Shutdown
 
 
 # Engine process to API process.

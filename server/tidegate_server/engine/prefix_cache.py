@@ -1,7 +1,7 @@
 """Known prefixes: which block holds the KV of which run of tokens."""
 
 import struct
-from collections.abc import Iterable, Sequence
+from collections.abc import KeysView, Sequence
 from dataclasses import dataclass
 from hashlib import blake2b
 from typing import Final, NewType
@@ -79,9 +79,9 @@ class PrefixCache:
         """The block with this content."""
         return self._block_of.get(block_hash)
 
-    def blocks(self) -> Iterable[int]:
+    def blocks(self) -> KeysView[int]:
         """All that can be found."""
-        return self._hash_of
+        return self._hash_of.keys()
 
     def knows(self, block: int) -> bool:
         return block in self._hash_of

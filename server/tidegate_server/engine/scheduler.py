@@ -9,6 +9,7 @@ from typing import Final
 
 from tidegate_server.engine.admission import NO_LIMITS, Capacity, QueueLimits, queue_refusal
 from tidegate_server.engine.arrival import new_request, problem_with
+from tidegate_server.engine.audit import Discrepancy
 from tidegate_server.engine.batch import Batch, BlockCopies, RequestId, SampledToken, ScheduledRequest
 from tidegate_server.engine.block_pool import BlockPool
 from tidegate_server.engine.block_tables import BlockTables, Claim
@@ -162,6 +163,9 @@ class Scheduler:
     def queue_time_p90_s(self, now: float) -> float:
         waiting_since = (request.arrival_s for request in self._roster if request.first_scheduled_s is None)
         return self.queue_times.p90_s(waiting_since, now)
+
+    def audit(self) -> tuple[Discrepancy, ...]:
+        return self._tables.audit(self._roster)
 
     # Requests come and go.
 

@@ -41,6 +41,7 @@ class EngineSnapshot:
     prefix_hit_tokens: int = 0  # found on the device
     prefix_host_hit_tokens: int = 0  # found in host memory
     recomputed_tokens: int = 0  # computed again after a preemption
+    num_audit_repairs: int = 0
     faults_request: int = 0  # by kind, see `engine.faults`
     faults_bad_logits: int = 0
     faults_out_of_memory: int = 0

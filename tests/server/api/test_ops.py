@@ -106,6 +106,8 @@ class OpsPort:
         self.view = READY
         self.drains: list[DrainRequest] = []
         self.recording: RecordingReply | None = None
+        self.num_audits = 0
+        self.has_engine = True
         facts = BuildFacts(version="1")
         listener = bind("127.0.0.1", 0, "--ops-port")
         self.url = f"http://127.0.0.1:{listener.getsockname()[1]}"
@@ -118,8 +120,13 @@ class OpsPort:
                 model_name="m",
                 drain=self.drain,
                 write_recording=lambda: self.recording,
+                audit=self.audit,
             ),
         )
+
+    def audit(self) -> bool:
+        self.num_audits += 1
+        return self.has_engine
 
     def drain(self, wish: DrainRequest) -> DrainReply:
         self.drains.append(wish)
@@ -200,6 +207,19 @@ def test_a_recording_call_says_where_the_file_will_be_or_how_to_get_one(port: Op
     reply = http.post(labels.RECORDING_PATH)
     assert (reply.status_code, reply.json()) == (202, {"path": "/records/r.jsonl"})
     assert http.get(labels.RECORDING_PATH).status_code == 405
+
+
+def test_an_audit_call_is_passed_on(port: OpsPort, http: httpx.Client) -> None:
+    port.num_audits, port.has_engine = 0, True
+    reply = http.post(labels.AUDIT_PATH)
+    assert (reply.status_code, port.num_audits) == (202, 1)
+    assert "tidegate_audit_repairs_total" in reply.text
+    assert http.get(labels.AUDIT_PATH).headers["allow"] == "POST"
+
+
+def test_an_audit_call_before_there_is_an_engine_says_so(port: OpsPort, http: httpx.Client) -> None:
+    port.has_engine = False
+    assert http.post(labels.AUDIT_PATH).status_code == 503
 
 
 def test_other_paths_and_methods_are_refused(port: OpsPort, http: httpx.Client) -> None:

@@ -7,6 +7,7 @@ from tests.server.engine.driving import add_request
 from tidegate_server.engine.channel import QueueChannel, SocketChannel
 from tidegate_server.engine.messages import (
     AbortRequest,
+    AuditBlocks,
     Command,
     EngineMessage,
     EngineStopped,
@@ -33,7 +34,12 @@ def test_messages_survive_the_wire() -> None:
 
 
 def test_sockets_carry_commands_in_order_and_messages_back() -> None:
-    commands: tuple[Command, ...] = (add_request("a", [1, 2]), AbortRequest(request_id="a"), Shutdown())
+    commands: tuple[Command, ...] = (
+        add_request("a", [1, 2]),
+        AbortRequest(request_id="a"),
+        AuditBlocks(),
+        Shutdown(),
+    )
     with (
         tempfile.TemporaryDirectory() as folder,
         zmq.Context() as context,
