@@ -82,7 +82,7 @@ class Pod:
         self._facts = BuildFacts(
             version=server_version(),
             block_size=settings.engine.block_size,
-            prefix_caching=settings.engine.prefix_caching,
+            prefix_caching=settings.engine.has_prefix_cache,
         )
         self._metrics = ServerMetrics(
             settings.model_name, self._snapshot, lambda: self._lifecycle.state, lambda: self._facts

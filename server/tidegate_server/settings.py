@@ -23,6 +23,13 @@ MIN_MODEL_LEN = 2  # tokens: one to ask with, one to answer
 CPU_ISAS = ("auto", "avx2", "avx512", "avx512bf16", "none")
 
 
+class SchedulerKind(StrEnum):
+    """How requests share steps."""
+
+    CONTINUOUS = "continuous"  # they join and leave between any two steps
+    STATIC = "static"  # in fixed groups, padded, each until all of it are done: to measure the difference
+
+
 class PreemptionMode(StrEnum):
     """Which ways there are to preempt a request."""
 
@@ -95,6 +102,8 @@ class EngineSettings:
     swap_memory_bytes: int | None = None
     """Host memory for KV blocks that left the device; 0: none. None: none on a CPU, where it is worth more as KV cache;
     beside a GPU 4 GiB, or a quarter of the free host memory if that is less."""
+    scheduler: SchedulerKind = SchedulerKind.CONTINUOUS
+    """`static` is a baseline to measure against: it has no prefix cache and preempts nobody."""
     prefix_caching: bool = True
     preemption_mode: PreemptionMode = PreemptionMode.AUTO
     """How a request is preempted: `auto`: the cheapest way."""
@@ -118,6 +127,10 @@ class EngineSettings:
     @property
     def num_recorded_steps(self) -> int:
         return 0 if self.record_dir is None else self.record_steps
+
+    @property
+    def has_prefix_cache(self) -> bool:
+        return self.prefix_caching and self.scheduler is SchedulerKind.CONTINUOUS
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -228,6 +241,13 @@ OPTIONS: Mapping[str, tuple[Option, ...]] = {
         Option("--seed", "seed", values.whole_number(0, 2**63 - 1), "root of the seeds of requests without one", "N"),
     ),
     "scheduling": (
+        Option(
+            "--scheduler",
+            "scheduler",
+            values.member_of(SchedulerKind),
+            "continuous batching, or static: padded groups, a baseline to measure against",
+            "KIND",
+        ),
         Option("--max-num-seqs", "max_num_seqs", _NUMBER, "most requests that run at once", "N"),
         Option("--max-num-batched-tokens", "max_num_batched_tokens", _NUMBER, "most tokens of one step", "TOKENS"),
         Option(

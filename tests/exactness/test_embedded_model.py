@@ -14,7 +14,7 @@ from tests.exactness.machine import attention_keeps_bits
 from tidegate_server.engine.event_log import EventKind
 from tidegate_server.engine.sampling_params import SamplingParams
 from tidegate_server.model.runner import ModelRunner
-from tidegate_server.settings import EngineSettings
+from tidegate_server.settings import EngineSettings, SchedulerKind
 
 pytestmark = pytest.mark.real_model
 
@@ -115,6 +115,19 @@ def test_a_small_pool_with_prefix_cache_and_small_chunks_changes_nothing(
         driver.step()
     driver.run()
     assert driver.engine.scheduler.num_preemptions > 0
+    assert_exact(driver.answers)
+
+
+def test_padding_and_rows_that_finished_before_change_nothing(
+    runner: ModelRunner, expected: dict[str, Expected], assert_exact: AssertExact
+) -> None:
+    settings = EngineSettings(scheduler=SchedulerKind.STATIC, max_num_seqs=5, max_num_batched_tokens=256)
+    driver = Driver(runner, settings)
+    for i, (name, answer) in enumerate(expected.items()):
+        driver.submit(name, answer.prompt, greedy(NUM_TOKENS))
+        if i % 4 == 0:
+            driver.submit(f"early {i}", answer.prompt[:9], greedy(3))
+    driver.run()
     assert_exact(driver.answers)
 
 

@@ -31,6 +31,7 @@ VALUES: dict[str, tuple[str, str]] = {
     "--exact": ("require", "perhaps"),
     "--max-model-len": ("2048", "1"),
     "--seed": ("7", "-1"),
+    "--scheduler": ("static", "dynamic"),
     "--max-num-seqs": ("8", "many"),
     "--max-num-batched-tokens": ("128", "1.5"),
     "--step-time-target": ("1.5", "0.5"),

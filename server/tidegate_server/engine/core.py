@@ -28,11 +28,13 @@ from tidegate_server.engine.preemption_kind import PreemptionKind, PreemptionRea
 from tidegate_server.engine.queue_forecast import QueueForecast
 from tidegate_server.engine.recorder import Recorder
 from tidegate_server.engine.scheduler import Scheduler, SchedulerConfig
+from tidegate_server.engine.scheduling import StepScheduler
 from tidegate_server.engine.snapshot import EngineSnapshot
+from tidegate_server.engine.static_scheduler import StaticScheduler
 from tidegate_server.engine.step_bound import NO_STEP, StepBound, StepUnderWay
 from tidegate_server.engine.step_budget import StepBudget
 from tidegate_server.engine.step_time import StepTimeModel, shape_of
-from tidegate_server.settings import EngineSettings
+from tidegate_server.settings import EngineSettings, SchedulerKind
 
 log: structlog.stdlib.BoundLogger = structlog.get_logger(__name__)
 
@@ -68,8 +70,7 @@ class Engine:
         config = scheduler_config(runner, settings, revision)
         self._step_time = StepTimeModel()
         self._bound = StepBound(self._step_time)
-        cost = MeasuredCost(self._step_time, runner.block_bytes, runner.swap_bytes_per_s)
-        self._scheduler = Scheduler(config, events, secrets.token_bytes(32), self._step_time, cost)
+        self._scheduler = self._new_scheduler(config, events)
         self._forecast = QueueForecast(self._scheduler, config, step_budget(settings, self._step_time))
         self.faults: Counter[FaultKind] = Counter()
         self._boundary = FaultBoundary(runner, self._scheduler.pool, min_blocks_kept(config.capacity), self.faults)
@@ -86,7 +87,7 @@ class Engine:
         return self._scheduler.events
 
     @property
-    def scheduler(self) -> Scheduler:
+    def scheduler(self) -> StepScheduler:
         return self._scheduler
 
     @property
@@ -215,6 +216,16 @@ class Engine:
             faults_copy=self.faults[FaultKind.COPY],
             num_audit_repairs=self._num_audit_repairs,
         )
+
+    def _new_scheduler(self, config: SchedulerConfig, events: EventLog | None) -> StepScheduler:
+        match self._settings.scheduler:
+            case SchedulerKind.CONTINUOUS:
+                cost = MeasuredCost(self._step_time, self._runner.block_bytes, self._runner.swap_bytes_per_s)
+                return Scheduler(config, events, secrets.token_bytes(32), self._step_time, cost)
+            case SchedulerKind.STATIC:
+                return StaticScheduler(config, events)
+            case _:
+                assert_never(self._settings.scheduler)
 
     def _untold_preemptions(self) -> tuple[PreemptionCount, ...]:
         """Those since the last message."""

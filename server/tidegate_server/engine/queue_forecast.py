@@ -8,7 +8,8 @@ from tidegate_server.engine.batch import Batch, RequestId, ScheduledRequest
 from tidegate_server.engine.messages import AddRequest, RequestOutput
 from tidegate_server.engine.moving_average import MovingAverage
 from tidegate_server.engine.predict import QueueState, RunningRequest, queue_delay_s
-from tidegate_server.engine.scheduler import Scheduler, SchedulerConfig
+from tidegate_server.engine.scheduler import SchedulerConfig
+from tidegate_server.engine.scheduling import StepScheduler
 from tidegate_server.engine.step_budget import StepBudget
 from tidegate_server.engine.step_time import StepShape
 
@@ -29,10 +30,11 @@ class QueueForecast:
     What runs is read from the batches: whoever holds blocks was in one, and all who decode are in every one.
     """
 
-    def __init__(self, scheduler: Scheduler, config: SchedulerConfig, budget: StepBudget) -> None:
+    def __init__(self, scheduler: StepScheduler, config: SchedulerConfig, budget: StepBudget) -> None:
         self._scheduler = scheduler
         self._config = config
         self._budget = budget
+        self._open: set[str] = set()  # requests that the scheduler took and that have not ended
         self._shares: dict[RequestId, ScheduledRequest] = {}  # the latest of each request that holds blocks
         self._predictions: dict[str, Prediction] = {}  # of requests without a token
         self._prompt_tokens = MovingAverage(_HORIZON)
@@ -57,16 +59,18 @@ class QueueForecast:
         """The scheduler has taken the request."""
         self._prompt_tokens.add(len(request.prompt_token_ids))
         self._predictions[request.request_id] = prediction
+        self._open.add(request.request_id)
 
     def stepped(self, batch: Batch, outputs: Iterable[RequestOutput], step_time_s: float) -> None:
         """A step is over, and this is what it gave."""
         for request_id in batch.preempted:
             self._shares.pop(request_id, None)
-        self._shares.update((share.request_id, share) for share in batch.scheduled)
+        # A static group is computed with its padding, and with rows that have ended.
+        self._shares.update((share.request_id, share) for share in batch.scheduled if share.request_id in self._open)
         for output in outputs:
             if output.queue_time_s is not None:
                 self._compare(output.request_id, output.queue_time_s, step_time_s)
-            if output.finish_reason is not None:
+            if output.finish_reason is not None and not (output.refused or output.overloaded):
                 self._forget(output)
 
     def state(self) -> QueueState:
@@ -113,6 +117,7 @@ class QueueForecast:
             self._error.add(abs(measured_s - prediction.delay_s) / scale)
 
     def _forget(self, output: RequestOutput) -> None:
+        self._open.discard(output.request_id)
         self._predictions.pop(output.request_id, None)
         share = self._shares.pop(RequestId(output.request_id), None)
         if share is not None and share.sampling is not None and output.error is None:

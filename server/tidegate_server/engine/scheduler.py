@@ -4,8 +4,6 @@ import secrets
 from collections import Counter, deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from types import MappingProxyType
-from typing import Final
 
 from tidegate_server.engine.admission import NO_LIMITS, Capacity, QueueLimits, queue_refusal
 from tidegate_server.engine.arrival import new_request, problem_with
@@ -26,13 +24,12 @@ from tidegate_server.engine.preemption_kind import PreemptionKind, PreemptionRea
 from tidegate_server.engine.prefix_cache import BlockHasher, PrefixRoot
 from tidegate_server.engine.request import Request, RequestState, end_reason, holds_blocks
 from tidegate_server.engine.roster import Roster
+from tidegate_server.engine.scheduling import NO_ERRORS
 from tidegate_server.engine.step_budget import StepBudget
 from tidegate_server.engine.step_planner import Draft, PreemptionRules, StepPlanner
 from tidegate_server.engine.step_time import StepTimeModel
 from tidegate_server.engine.thrash import ThrashControl
 from tidegate_server.settings import Fairness, PreemptionMode, PreemptionPolicy
-
-NO_ERRORS: Final[Mapping[str, str]] = MappingProxyType({})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -16,6 +16,7 @@ from tidegate_server.engine.heartbeat import HeartbeatPage
 from tidegate_server.engine.loop import AUDIT_EVERY_IDLE_TICKS, serve
 from tidegate_server.engine.messages import AuditBlocks, Command, EngineMessage, Shutdown
 from tidegate_server.engine.prefix_cache import BlockHash, PrefixCache
+from tidegate_server.settings import SchedulerKind
 
 NUM_BLOCKS = 8
 
@@ -255,8 +256,9 @@ TestAuditedSchedulerMachine.settings = settings(max_examples=30, stateful_step_c
 # The engine runs it.
 
 
-def test_repairs_are_counted_and_running_requests_go_on() -> None:
-    driver = Driver()
+@pytest.mark.parametrize("kind", SchedulerKind)
+def test_repairs_are_counted_and_running_requests_go_on(kind: SchedulerKind) -> None:
+    driver = Driver(scheduler=kind)
     driver.add(add_request("a", range(6), max_tokens=4))
     driver.step()
     driver.engine.scheduler.pool.take(2)
