@@ -25,8 +25,8 @@ class ThrashControl:
     Attributes:
         limit: most requests that may run, 1 to `max_num_seqs`.
         level: of the tokens handled lately, the share that had been handled before and was computed again or copied
-            because of preemptions, 0 to 1. At 0.2 a fifth of the work is wasted, which more KV memory, fewer requests
-            at once or another replica would save.
+            back because of preemptions, 0 to 1. At 0.2 a fifth of the work is wasted, which more KV memory, fewer
+            requests at once or another replica would save.
 
     Source:
         Chiu and Jain 1989, "Analysis of the Increase and Decrease Algorithms for Congestion Avoidance".
@@ -50,8 +50,8 @@ class ThrashControl:
 
         Args:
             num_computed: tokens that the step computed for the first time.
-            num_recomputed: tokens that had been computed before: computed again by the step, or copied to or from the
-                host since the last one.
+            num_recomputed: tokens that had been computed before: computed again by the step, or copied back from the
+                host for it.
             num_preemptions: since the last step.
             num_running: requests that run after them.
         """
