@@ -60,7 +60,10 @@ class MetricsWatch:
 
 
 async def _page(http: httpx2.AsyncClient, url: str) -> str:
-    return (await http.get(url)).raise_for_status().text
+    response = await http.get(url)
+    if response.status_code != 200:
+        raise ValueError(f"HTTP {response.status_code}")
+    return response.text
 
 
 async def _look_again_and_again(look: Look) -> None:

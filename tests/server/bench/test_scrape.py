@@ -105,5 +105,5 @@ def test_a_page_that_is_not_there_stops_the_start() -> None:
         async with served("") as url, MetricsWatch(f"{url}/nothing").watching(lambda sample: None, lambda: 0.0):
             pass
 
-    with pytest.raises(StartError, match="/nothing cannot be read"):
+    with pytest.raises(StartError, match="/nothing cannot be read: HTTP 404"):
         asyncio.run(run())
