@@ -4,8 +4,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
-ANY_KIND = "of any kind"  # of preemptions, where the engine does not tell them apart
-
 Number = TypeVar("Number", int, float)
 
 

@@ -52,7 +52,7 @@ def plot_timeline(samples: Sequence[EngineSample], title: str, path: Path) -> No
     requests.legend(loc="upper right")
 
     since_start = [preemptions_since(samples[0], sample) or {} for sample in samples]
-    kinds = sorted({kind for counts in since_start for kind in counts})
+    kinds = sorted({kind for counts in since_start for kind, count in counts.items() if count})
     for kind in kinds:
         preemptions.plot(times_s, [counts.get(kind, 0) for counts in since_start], drawstyle="steps-post", label=kind)
     preemptions.set(ylabel="preemptions", xlabel="seconds after the start", ylim=(0, None))

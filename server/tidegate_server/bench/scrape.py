@@ -14,7 +14,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from tidegate_contract import metric_names as names
 from tidegate_contract.metric_names import Metric
-from tidegate_server.bench.engine_sample import ANY_KIND, EngineSample
+from tidegate_server.bench.engine_sample import EngineSample
 from tidegate_server.bench.target import Clock
 from tidegate_server.errors import StartError
 
@@ -22,6 +22,7 @@ log: structlog.stdlib.BoundLogger = structlog.get_logger(__name__)
 
 SCRAPE_INTERVAL_S = 0.5
 SCRAPE_TIMEOUT_S = 5.0
+ANY_KIND = "of any kind"  # of vLLM's preemptions
 _KIND_LABEL = names.PREEMPTIONS.labels[1]  # after the model's name
 
 Look = Callable[[], Awaitable[None]]

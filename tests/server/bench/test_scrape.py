@@ -6,8 +6,8 @@ import pytest
 from aiohttp import web
 
 from tidegate_contract.admin import ServerState
-from tidegate_server.bench.engine_sample import ANY_KIND, EngineSample
-from tidegate_server.bench.scrape import MetricsWatch, parse_metrics
+from tidegate_server.bench.engine_sample import EngineSample
+from tidegate_server.bench.scrape import ANY_KIND, MetricsWatch, parse_metrics
 from tidegate_server.engine.messages import PreemptionCount, StepOutput
 from tidegate_server.engine.preemption_kind import PreemptionKind, PreemptionReason
 from tidegate_server.engine.snapshot import EngineSnapshot
@@ -36,7 +36,7 @@ vllm:cache_config_info{block_size="16",engine="1",num_gpu_blocks="100"} 1.0
 
 def our_page() -> str:
     seen = EngineSnapshot(
-        num_running=3, num_waiting=2, kv_blocks_live=40, kv_blocks_total=160, block_size=16, num_preemptions=5,
+        num_running=3, num_waiting=2, kv_blocks_live=40, kv_blocks_total=160, block_size=16,
         prefix_miss_tokens=700, prefix_hit_tokens=200, prefix_host_hit_tokens=100,
     )  # fmt: skip
     facts = BuildFacts(version="1", block_size=16, num_kv_blocks=160)
