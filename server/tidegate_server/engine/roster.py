@@ -7,6 +7,7 @@ from tidegate_server.engine.batch import RequestId, ScheduledRequest
 from tidegate_server.engine.block_tables import BlockTables
 from tidegate_server.engine.claim_queue import ClaimQueue
 from tidegate_server.engine.deadlines import Deadlines
+from tidegate_server.engine.fair_share import FairShareQueue
 from tidegate_server.engine.preemption import Preemption
 from tidegate_server.engine.preemption_kind import PreemptionKind
 from tidegate_server.engine.prompt_groups import PromptGroups
@@ -23,8 +24,14 @@ class Roster:
         fence: the last step in flight, which may still touch blocks that are given back now; None when there is none.
     """
 
-    def __init__(self, tables: BlockTables, queue: WaitingQueue, max_age_s: float) -> None:
+    def __init__(self, tables: BlockTables, shares: FairShareQueue | None, max_age_s: float) -> None:
+        """
+        Args:
+            shares: the queue of those who wait, when tenants share the engine; None: by arrival.
+        """
+        queue: WaitingQueue = ClaimQueue() if shares is None else shares
         self._tables = tables
+        self._shares = shares
         self._requests: dict[RequestId, Request] = {}
         self._groups = PromptGroups()
         self._deadlines = Deadlines()
@@ -71,9 +78,8 @@ class Roster:
         """A new request waits, or is held back while the leader that it names computes the same prompt."""
         leader = self._groups.leader_of(request, leader_id, self._requests)
         self._requests[request.request_id] = request
-        self._deadlines.add(request)
         if leader is None:
-            self.waiting.add(request, now)
+            self._wait_anew(request, now)
         elif leader.num_computed_tokens >= leader.num_prompt_tokens and leader.block_table:
             self._fork(leader, request, now)
         else:
@@ -83,6 +89,9 @@ class Roster:
         """A waiting request that has its blocks runs from now on."""
         self.waiting.remove(request)
         self._deadlines.discard(request)
+        if self._shares is not None and request.num_preemptions == 0:
+            # At once: the next one to admit depends on it.
+            self._shares.charge(request.tenant, request.num_prompt_tokens - request.num_computed_tokens, 0)
         self.running.add(request)
         request.move_to(RequestState.PREFILLING)
         request.epoch = next(self._epochs)
@@ -141,7 +150,12 @@ class Roster:
         del self._requests[request.request_id]
         successor = self._groups.succeed(request)
         if successor is not None:
-            self.waiting.add(successor, now)
+            self._wait_anew(successor, now)
+
+    def _wait_anew(self, request: Request, now: float) -> None:
+        """Wait with a deadline; whoever is held back has none: it is begun with the one that computes its prompt."""
+        self._deadlines.add(request)
+        self.waiting.add(request, now)
 
     def _fork(self, leader: Request, follower: Request, now: float) -> None:
         self._tables.fork(leader, follower)

@@ -11,7 +11,6 @@ from tidegate_server.engine.audit import Discrepancy
 from tidegate_server.engine.batch import Batch, BlockCopies, RequestId, SampledToken, ScheduledRequest
 from tidegate_server.engine.block_pool import BlockPool
 from tidegate_server.engine.block_tables import BlockTables, Claim
-from tidegate_server.engine.claim_queue import ClaimQueue
 from tidegate_server.engine.event_log import EngineEvent, EventKind, EventLog
 from tidegate_server.engine.fair_share import FairShareQueue
 from tidegate_server.engine.host_pool import HostPool
@@ -87,7 +86,7 @@ class Scheduler:
             capacity.num_kv_blocks, capacity.block_size, self._hasher, config.prefix_caching, config.num_host_blocks
         )
         self._shares = FairShareQueue() if config.fairness is Fairness.TENANT else None
-        self._roster = Roster(self._tables, self._shares or ClaimQueue(), config.max_age_s)
+        self._roster = Roster(self._tables, self._shares, config.max_age_s)
         budget = StepBudget(
             token_cap=config.max_num_batched_tokens,
             time_target=config.step_time_target,
@@ -102,7 +101,7 @@ class Scheduler:
         )
         self._planner = StepPlanner(self._roster, self._tables, budget, rules, self.events)
         self._thrash = ThrashControl(config.max_num_running)
-        self._num_preemptions_before = 0  # the last call of `schedule`
+        self._num_preemptions_before = 0  # for blocks, at the last call of `schedule`
         self._in_flight: deque[int] = deque()  # steps whose results have not come back, oldest first
         self.queue_times = QueueTimeWindow()
         self.step = 0  # of the last batch
@@ -144,6 +143,11 @@ class Scheduler:
     @property
     def num_preemptions(self) -> int:
         return self.preemptions.total()
+
+    @property
+    def _num_preemptions_for_blocks(self) -> int:
+        """Those for want of memory; a seat given to a higher priority is no thrash."""
+        return sum(num for (_, reason), num in self.preemptions.items() if reason is PreemptionReason.BLOCKS)
 
     @property
     def thrash_level(self) -> float:
@@ -254,9 +258,10 @@ class Scheduler:
         self._planner.plan(draft)
         num_recomputed = sum(self._count_claim(request, claim, draft) for request, claim in draft.admitted)
         num_computed = max(0, draft.planned.num_new_tokens - num_recomputed)
-        num_preempted = self.num_preemptions - self._num_preemptions_before
+        num_copied_back = sum(claim.num_on_host for request, claim in draft.admitted if request.num_preemptions > 0)
+        num_preempted = self._num_preemptions_for_blocks - self._num_preemptions_before
         self._num_preemptions_before += num_preempted
-        self._thrash.on_step(num_computed, num_recomputed, num_preempted, self.num_running)
+        self._thrash.on_step(num_computed, num_recomputed + num_copied_back, num_preempted, self.num_running)
         if not draft.shares:
             return Batch(step=self.step, scheduled=())
         preempted, self._planner.preempted = tuple(self._planner.preempted), []
@@ -356,8 +361,6 @@ class Scheduler:
             self.prefix_host_hit_tokens += claim.num_on_host
             self.prefix_miss_tokens += request.num_prompt_tokens - num_found
             self.queue_times.record(max(0.0, draft.now - request.arrival_s), draft.now)
-            if self._shares is not None:
-                self._shares.charge(request.tenant, request.num_prompt_tokens, 0)
         else:
             self.recomputed_tokens += num_recomputed
             why = f"back after preemption {request.num_preemptions}; {why}"
