@@ -102,7 +102,7 @@ class QueueForecast:
             num_available_blocks=pool.num_available,
             num_total_blocks=pool.num_total,
             block_size=capacity.block_size,
-            max_num_running=self._config.max_num_running,
+            max_num_running=self._scheduler.max_num_running,
             mean_output_tokens=round(self._output_tokens.value),
         )
 

@@ -128,6 +128,11 @@ class Scheduler:
         return len(self._roster.running)
 
     @property
+    def max_num_running(self) -> int:
+        """Fewer than configured while requests preempt each other."""
+        return min(self._config.max_num_running, self._thrash.limit)
+
+    @property
     def num_waiting(self) -> int:
         return self._roster.num_waiting
 
@@ -254,7 +259,7 @@ class Scheduler:
         """Put the next step together; its batch is empty when nobody can go on."""
         for request in self._roster.waiting.promote(now):
             self._record(EventKind.AGED, now, request.request_id, "it has waited too long", len(request.token_ids))
-        draft = Draft(self.step + 1, now, min(self._config.max_num_running, self._thrash.limit))
+        draft = Draft(self.step + 1, now, self.max_num_running)
         self._planner.plan(draft)
         num_recomputed = sum(self._count_claim(request, claim, draft) for request, claim in draft.admitted)
         num_computed = max(0, draft.planned.num_new_tokens - num_recomputed)

@@ -94,6 +94,9 @@ class StepScheduler(Protocol):
     def step(self) -> int: ...  # of the last batch
 
     @property
+    def max_num_running(self) -> int: ...  # as things are; the configured limit or less
+
+    @property
     def num_requests(self) -> int: ...  # taken in
 
     @property

@@ -70,6 +70,10 @@ class StaticScheduler:
         return len(self._requests) - len(self._waiting)
 
     @property
+    def max_num_running(self) -> int:
+        return self._config.max_num_running
+
+    @property
     def num_waiting(self) -> int:
         return len(self._waiting)
 
