@@ -30,7 +30,17 @@ class DataType(StrEnum):
 
 
 class PreemptionMode(StrEnum):
+    AUTO = "auto"
     RECOMPUTE = "recompute"
+    SWAP = "swap"
+    TAIL = "tail"
+
+
+class PreemptionPolicy(StrEnum):
+    CHEAPEST = "cheapest"
+    NEWEST_FIRST = "newest-first"
+    LONGEST_FIRST = "longest-first"
+    MOST_PREEMPTED_LAST = "most-preempted-last"
 
 
 class ScalingMode(StrEnum):
@@ -151,8 +161,19 @@ class EngineSpec(Part, frozen=True, kw_only=True):
     prefix_caching: Annotated[
         bool | None, Meta(description="Keep the KV blocks of known prompt beginnings. Default: true.")
     ] = None
+    swap_memory: Annotated[
+        Quantity | None,
+        Meta(
+            description="Host memory for KV blocks that left the device, such as 2Gi. Default: 4Gi beside a GPU, or a "
+            "quarter of the free memory if that is less; none on a CPU."
+        ),
+    ] = None
     preemption_mode: Annotated[
-        PreemptionMode | None, Meta(description="What a preempted request gives up. Default: recompute.")
+        PreemptionMode | None,
+        Meta(description="How a request is preempted: auto is the cheapest of the other ways. Default: auto."),
+    ] = None
+    preemption_policy: Annotated[
+        PreemptionPolicy | None, Meta(description="Who is preempted first. Default: cheapest.")
     ] = None
     extra_args: Annotated[
         tuple[Annotated[str, Meta(max_length=1024)], ...],

@@ -65,5 +65,9 @@ def _engine_args(engine: EngineSpec) -> Iterator[str]:
         yield f"--num-kv-blocks={engine.num_kv_blocks}"
     if engine.prefix_caching is False:
         yield "--no-prefix-caching"
+    if engine.swap_memory is not None:
+        yield f"--swap-memory={int(number(engine.swap_memory))}"
+    if engine.preemption_policy is not None:
+        yield f"--preemption-policy={engine.preemption_policy.value}"
     if engine.preemption_mode is not None:
         yield f"--preemption-mode={engine.preemption_mode.value}"

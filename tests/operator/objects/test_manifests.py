@@ -29,7 +29,9 @@ EVERYTHING: dict[str, Any] = {
         "blockSize": 32,
         "kvCacheMemory": "2Gi",
         "prefixCaching": False,
-        "preemptionMode": "recompute",
+        "preemptionMode": "tail",
+        "preemptionPolicy": "newest-first",
+        "swapMemory": "1Gi",
         "extraArgs": ["--seed=7"],
     },
     "resources": {"gpu": {"count": 1}, "cpu": "1500m", "memory": "8Gi"},
@@ -109,7 +111,9 @@ def test_every_engine_field_becomes_its_flag_and_extra_arguments_come_last() -> 
         "--block-size=32",
         "--kv-cache-memory=2147483648",
         "--no-prefix-caching",
-        "--preemption-mode=recompute",
+        "--swap-memory=1073741824",
+        "--preemption-policy=newest-first",
+        "--preemption-mode=tail",
         "--seed=7",
     ]
 
