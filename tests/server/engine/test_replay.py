@@ -16,7 +16,7 @@ from tidegate_server.engine.messages import AbortRequest
 from tidegate_server.engine.recording import InvalidRecording, RecordedResult, RecordedStep, Recording
 from tidegate_server.engine.replay import Difference, num_blocks_needed, schedule_difference, token_difference
 from tidegate_server.engine.sampling_params import SamplingParams
-from tidegate_server.settings import EngineSettings
+from tidegate_server.settings import EngineSettings, PreemptionMode
 
 MODEL = CountingRunner(num_kv_blocks=10, max_model_len=28, mixes=True, vocab_size=900)
 SETTINGS = EngineSettings(max_num_seqs=4, max_num_batched_tokens=10, seed=3, record_dir="/records")
@@ -73,6 +73,39 @@ def test_the_tokens_come_out_the_same_when_the_beginning_is_forgotten(seed: int)
     recording = record(busy(seed), settings=replace(SETTINGS, record_steps=7))
     assert len(recording.steps) == 7
     assert recording.head.known
+    assert token_difference(recording, model_for(recording)) is None
+
+
+@pytest.mark.parametrize("mode", PreemptionMode)
+@pytest.mark.parametrize("seed", range(3))
+def test_preempting_in_any_way_and_copies_that_fail_come_out_the_same(mode: PreemptionMode, seed: int) -> None:
+    coin = Random(seed)
+    runner = replace(
+        model(), num_host_blocks=8, swap_bytes_per_s=1e9, copy_fails=lambda direction, copy: coin.random() < 0.5
+    )
+    recording = record(busy(seed), runner, replace(SETTINGS, preemption_mode=mode))
+    if mode is PreemptionMode.SWAP:
+        assert any(step.failed_copies for step in recording.steps)
+    assert schedule_difference(recording) is None
+    assert token_difference(recording, model_for(recording)) is None
+
+
+def test_choices_of_one_prompt_come_out_the_same() -> None:
+    def play(driver: Driver) -> None:
+        for number in range(4):
+            choices = [SamplingParams(max_tokens=9, choice=choice) for choice in range(3)]
+            prompt, leader_id = [number, 1, 2, 3, 4, 5], f"{number}.0"
+            driver.add(
+                *(
+                    add_request(f"{number}.{each.choice}", prompt, sampling=each, leader_id=leader_id)
+                    for each in choices
+                )
+            )
+            driver.step()
+        driver.run()
+
+    recording = record(play)
+    assert schedule_difference(recording) is None
     assert token_difference(recording, model_for(recording)) is None
 
 
