@@ -1,6 +1,7 @@
 """The step loop: commands in, a step, outputs out, until told to stop."""
 
 import gc
+import threading
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -23,7 +24,7 @@ from tidegate_server.engine.messages import (
     Shutdown,
     WriteRecording,
 )
-from tidegate_server.engine.recording_writer import RecordingWriter, check_directory, head_of
+from tidegate_server.engine.recording_writer import RecordingWriter, check_directory, head_of, write_first_hung_step
 from tidegate_server.errors import InvalidSetting, StartError
 
 log: structlog.stdlib.BoundLogger = structlog.get_logger(__name__)
@@ -95,6 +96,9 @@ def start_and_serve(launch: EngineLaunch, channel: Channel, heartbeat: Heartbeat
         recordings = RecordingWriter(
             launch.settings.record_dir, head_of(runner, launch.settings, launch.files), engine.recorder, engine.faults
         )
+        if launch.settings.record_dir is not None:
+            watching = (recordings, heartbeat.read)
+            threading.Thread(target=write_first_hung_step, args=watching, name="hang-watch", daemon=True).start()
         ready = ready_message(runner, time.monotonic() - started_s)
         # What the model brought stays for good: collections need not look at it again.
         gc.collect()

@@ -1,22 +1,29 @@
-"""Writes the engine's recording to files: when asked, when a kind of fault comes for the first time, and at the end."""
+"""Writes the engine's recording to files: when asked, at the first fault of each kind, and when the engine crashes."""
 
 import os
+import time
 from collections import Counter
+from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Final
 
 import structlog
 
 from tidegate_server.engine.batch import LoadedRunner
 from tidegate_server.engine.faults import FaultKind
+from tidegate_server.engine.progress_watch import Progress, ProgressWatch
 from tidegate_server.engine.recorder import Recorder
 from tidegate_server.engine.recording import RecordedRunner, RecordingHead, recording_path, write_recording
+from tidegate_server.engine.snapshot import EngineSnapshot
 from tidegate_server.errors import InvalidSetting
 from tidegate_server.model_source import ModelFiles
 from tidegate_server.settings import EngineSettings
 from tidegate_server.version import server_version
 
 log: structlog.stdlib.BoundLogger = structlog.get_logger(__name__)
+
+_LOOK_EVERY_S: Final = 1.0
 
 
 class RecordingWriter:
@@ -62,6 +69,23 @@ class RecordingWriter:
             log.error("recording_lost", path=str(path), reason=str(error), next="the engine goes on")
         else:
             log.warning("recording_written", path=str(path), because=because, num_steps=len(recording.steps))
+
+
+def write_first_hung_step(
+    recordings: RecordingWriter,
+    snapshot: Callable[[], EngineSnapshot],
+    wait: Callable[[float], object] = time.sleep,
+) -> None:
+    """Write what the step loop was at when it first stood still; runs in a thread beside it, and until then for ever.
+
+    Args:
+        snapshot: what the step loop showed last.
+        wait: for so many seconds.
+    """
+    watch = ProgressWatch(_LOOK_EVERY_S)
+    while watch.look(snapshot()) is Progress.MOVING:
+        wait(_LOOK_EVERY_S)
+    recordings.write("hung_step")
 
 
 def head_of(runner: LoadedRunner, settings: EngineSettings, files: ModelFiles) -> RecordingHead:

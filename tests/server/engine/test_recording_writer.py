@@ -9,7 +9,8 @@ from tests.server.engine.recordings import HEAD
 from tidegate_server.engine.faults import FaultKind
 from tidegate_server.engine.recorder import Recorder
 from tidegate_server.engine.recording import read_recording
-from tidegate_server.engine.recording_writer import RecordingWriter, check_directory
+from tidegate_server.engine.recording_writer import RecordingWriter, check_directory, write_first_hung_step
+from tidegate_server.engine.snapshot import EngineSnapshot
 from tidegate_server.errors import InvalidSetting
 
 
@@ -32,6 +33,15 @@ def test_what_was_asked_for_goes_where_it_was_said(tmp_path: Path) -> None:
     writer = RecordingWriter(str(tmp_path), HEAD, Recorder(4), Counter())
     writer.write("asked", tmp_path / "here.jsonl")
     assert read_recording(tmp_path / "here.jsonl").head.because == "asked"
+
+
+def test_the_first_step_that_hangs_is_written(tmp_path: Path) -> None:
+    writer = RecordingWriter(str(tmp_path), HEAD, Recorder(4), Counter())
+    seen = [EngineSnapshot(progress_at_s=1.0), EngineSnapshot(progress_at_s=2.0, step_bound_s=30.0)]
+    waited: list[float] = []
+    write_first_hung_step(writer, lambda: seen[len(waited) >= 10], waited.append)
+    assert reasons(tmp_path) == ["hung_step"]
+    assert sum(waited) == 10 + 30
 
 
 def test_without_a_folder_nothing_is_written(tmp_path: Path) -> None:
