@@ -201,7 +201,7 @@ def test_what_a_drain_s_timeout_cuts_off_ends_with_an_error() -> None:
 def test_a_pod_whose_engine_stands_still_says_so_and_stops(
     drains: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(pod_module, "LOOP_BEAT_S", 0.02)
+    monkeypatch.setattr(pod_module, "LOOP_BEAT_S", 0.05)
     monkeypatch.setattr(pod_module, "ProgressWatch", lambda _: ProgressWatch(look_every_s=1.0))  # each a second passes
     monkeypatch.setattr(pod_module, "ENGINE_STOP_TIMEOUT_S", 0.1)
     message = tmp_path / "termination-log"
