@@ -1,4 +1,4 @@
-"""`python -m tidegate_bench`: compare servers, time kernels, hold our pod against its bounds, publish what came out."""
+"""`python -m tidegate_bench`: compare servers, time kernels, hold pod and engine against bounds, publish it all."""
 
 import argparse
 import asyncio
@@ -107,6 +107,17 @@ def _parser() -> argparse.ArgumentParser:
     _add_output_arguments(limits)
     limits.add_argument("--publish", action="store_true", help=PUBLISH)
     limits.set_defaults(command=_limits)
+
+    engine = commands.add_parser("engine", help="our engine alone: short memory, a long prompt, what scheduling costs")
+    engine.add_argument(
+        "--parts", type=_words, help="comma-separated: overload, long-prompt, scheduling (default: all)"
+    )
+    engine.add_argument("--repeats", type=int, default=3, help="of the overload; medians are reported")
+    engine.add_argument("--quick", action="store_true", help="a quarter of the requests, to see that all works")
+    engine.add_argument("--seed", type=int, default=0)
+    _add_output_arguments(engine)
+    engine.add_argument("--publish", action="store_true", help=PUBLISH)
+    engine.set_defaults(command=_engine)
 
     report = commands.add_parser("report", help="write the kept results into docs/performance.md")
     report.add_argument("files", nargs="*", type=Path, help="JSON files to keep first, in bench/results")
@@ -244,6 +255,31 @@ def _limits(arguments: argparse.Namespace) -> int:
         log_folder=cache_folder() / "logs",
     )
     run = asyncio.run(until_told_to_stop(measure.measure_limits(plan, _say)))
+    _write(published.to_json(run), to_markdown(run), run.date, arguments)
+    return 0
+
+
+def _engine(arguments: argparse.Namespace) -> int:
+    # As in the engine's own process: see `_kernels`.
+    from tidegate_server.engine.process import engine_environment
+
+    os.environ.update(engine_environment(os.environ))
+    from tidegate_bench.engine import measure  # brings torch
+    from tidegate_bench.engine.report import to_markdown
+    from tidegate_server import log as logs
+
+    parts = arguments.parts or measure.PARTS
+    if unknown := [name for name in parts if name not in measure.PARTS]:
+        raise BenchError(f"--parts {','.join(unknown)}: choose from {','.join(measure.PARTS)}")
+    logs.configure("text", "warning")
+    plan = measure.Plan(
+        parts=parts,
+        scale=measure.QUICK if arguments.quick else measure.FULL,
+        repeats=arguments.repeats,
+        seed=arguments.seed,
+        command=arguments.remake,
+    )
+    run = measure.measure_engine(plan, _say)
     _write(published.to_json(run), to_markdown(run), run.date, arguments)
     return 0
 

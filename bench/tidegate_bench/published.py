@@ -9,6 +9,8 @@ from typing import Any
 import msgspec
 
 from tidegate_bench.comparison import Comparison
+from tidegate_bench.engine import report as engine_report
+from tidegate_bench.engine.result import EngineRun
 from tidegate_bench.kernels import report as kernel_report
 from tidegate_bench.kernels.result import KernelRun
 from tidegate_bench.launch import BenchError
@@ -53,10 +55,16 @@ _KINDS: Mapping[str, _Kind] = {
         lambda run: run.machine.cpu,
         limits_report.to_markdown,
     ),
+    "engine": _Kind(
+        EngineRun,
+        lambda run: f"engine-{best_isa(run.machine)}",
+        lambda run: run.machine.cpu,
+        engine_report.to_markdown,
+    ),
 }
 
 
-def to_json(run: Comparison | KernelRun | LimitsRun) -> str:
+def to_json(run: Comparison | KernelRun | LimitsRun | EngineRun) -> str:
     """All of it, for `read`."""
     return msgspec.json.format(msgspec.json.encode(run), indent=2).decode() + "\n"
 

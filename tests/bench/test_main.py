@@ -83,7 +83,12 @@ def test_the_command_of_a_result_makes_it_again_anywhere(given: str, expected: s
 
 
 @pytest.mark.parametrize(
-    ("arguments", "known"), [(["kernels", "--kernels", "sort"], "gemm"), (["limits", "--parts", "smell"], "memory")]
+    ("arguments", "known"),
+    [
+        (["kernels", "--kernels", "sort"], "gemm"),
+        (["limits", "--parts", "smell"], "memory"),
+        (["engine", "--parts", "smell"], "overload"),
+    ],
 )
 def test_unknown_parts_are_refused_with_the_known_ones(
     arguments: list[str], known: str, capsys: pytest.CaptureFixture[str]

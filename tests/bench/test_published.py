@@ -4,6 +4,7 @@ from pathlib import Path
 import pytest
 
 from tests.bench.comparisons import comparison, run, start, summary
+from tests.bench.engine.runs import engine_run, long_prompt, overload
 from tests.bench.kernels.runs import kernel_run, time_of
 from tests.bench.limits.runs import confined, limits_run
 from tidegate_bench import published
@@ -11,7 +12,7 @@ from tidegate_bench.launch import BenchError
 from tidegate_bench.published import NONE_YET, keep, markers, rendered, to_json, write_page
 
 PAGE = "# Speed\n\n" + "\n\nProse.\n\n".join(
-    "{}\n\nold\n\n{}".format(*markers(kind)) for kind in ("workloads", "kernels", "limits")
+    "{}\n\nold\n\n{}".format(*markers(kind)) for kind in ("workloads", "kernels", "limits", "engine")
 )
 WORKLOADS = comparison(
     run("tidegate", 0, summary()), run("other", 0, summary(), None), starts=(start("tidegate", 3.0),)
@@ -32,14 +33,14 @@ def kept(results: Path, *texts: str) -> list[str]:
 
 
 def test_a_result_is_kept_under_its_kind_and_machine(results: Path) -> None:
-    names = kept(
-        results, to_json(WORKLOADS), to_json(kernel_run(time_of("qkv 4 → 8"))), to_json(limits_run(confined()))
-    )
-    assert names == ["workloads-avx2-float32.json", "kernels-avx2.json", "limits-avx2.json"]
+    runs = (WORKLOADS, kernel_run(time_of("qkv 4 → 8")), limits_run(confined()), engine_run())
+    names = kept(results, *(to_json(run_) for run_ in runs))
+    assert names == ["workloads-avx2-float32.json", "kernels-avx2.json", "limits-avx2.json", "engine-avx2.json"]
 
 
 def test_every_kind_of_result_is_read_back_as_it_was(results: Path) -> None:
-    for run_ in (WORKLOADS, kernel_run(time_of("qkv 4 → 8")), limits_run(confined(), ready_s=(5.0,))):
+    engine = engine_run(overload("tail"), long_prompts=[long_prompt(2.0, 0.2)])
+    for run_ in (WORKLOADS, kernel_run(time_of("qkv 4 → 8")), limits_run(confined(), ready_s=(5.0,)), engine):
         [name] = kept(results, to_json(run_))
         assert (results / name).read_text() == to_json(run_)
 
@@ -58,7 +59,7 @@ def test_each_section_is_written_anew_and_the_rest_of_the_page_stays(results: Pa
     write_page(results, page)
     text = page.read_text()
     assert text.startswith("# Speed\n")
-    assert text.count("Prose.") == 2
+    assert text.count("Prose.") == 3
     assert "old" not in text
     assert "### Some CPU, float32\n" in text
     assert "qkv 4 → 8" in text
