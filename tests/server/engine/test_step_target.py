@@ -29,8 +29,8 @@ def lengthened(step_time_target: float) -> list[float]:
 @pytest.mark.parametrize("target", [1.5, 2.0, 4.0])
 def test_a_long_prompt_holds_streams_back_no_more_than_the_target(target: float) -> None:
     ratios = lengthened(target)
-    assert max(ratios) <= 1.02 * target  # what the model may be off
-    assert sum(ratios) / len(ratios) > 0.9 * target  # and the prompt gets what the target leaves
+    assert max(ratios) <= target
+    assert sum(ratios) / len(ratios) > 1 + 0.65 * (target - 1)  # and the prompt gets most of what the target leaves
 
 
 def test_without_a_target_a_prompt_takes_as_few_steps_as_the_cap_allows() -> None:
