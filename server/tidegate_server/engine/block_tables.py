@@ -274,6 +274,8 @@ class BlockTables:
             return
         known = self.host.find(block_hash)
         if known is not None:
+            if not self.host.pool.is_cached(known):
+                return  # held, or about to be read by a step: it stays as it is
             self.host.pool.share([known])  # and released: used just now
         elif self.host.pool.num_available > 0:
             (known,) = self.host.pool.take(1)
