@@ -164,10 +164,14 @@ class BlockTables:
             return None
         return num_blocks
 
-    def num_held_by(self, requests: Iterable[Request]) -> int:
-        """Blocks that would become available if all of these released theirs."""
-        num_holders = Counter(block for request in requests for block in request.block_table)
-        return sum(self.pool.num_holders(block) == count for block, count in num_holders.items())
+    def num_gained(self, request: Request, others: Iterable[Request]) -> int:
+        """By how much `num_missing` of a queued request would fall if all of these others released their blocks."""
+        num_holders = Counter(block for other in others for block in other.block_table)
+        num_released = sum(self.pool.num_holders(block) == count for block, count in num_holders.items())
+        copied = self._find(request).copied
+        # Held by nobody else any more, it need not be copied.
+        is_spared = copied is not None and self.pool.num_holders(copied) == num_holders[copied] + 1
+        return num_released + is_spared
 
     def remember(self, request: Request) -> None:
         """Make the blocks that the request has filled findable."""

@@ -120,7 +120,7 @@ class StepPlanner:
             request = self._roster.waiting.first()
             if self._most_tokens(request, draft) == 0:
                 return
-            if not (self._find_seat(request, draft) and self._find_blocks(request, draft)):
+            if not self._seat(request, draft):
                 return
             # What it found may leave it other tokens to compute than those that were asked for.
             self._add_share(request, min(request.num_new_tokens, max(1, self._most_tokens(request, draft))), draft)
@@ -149,40 +149,47 @@ class StepPlanner:
     # Seats and blocks.
 
     def _displace(self, draft: Draft) -> None:
-        """Who waits, lacks a seat or blocks, and is of strictly higher priority takes them from those who run.
+        """Seat those who wait and are of strictly higher priority than somebody who runs, at their cost if need be.
 
-        Before anybody is part of the step: from then on nobody's blocks can be taken.
+        Before anybody is part of the step: from then on nobody's blocks can be taken, and a prompt of lower priority
+        might take all the tokens of this step and of many more.
         """
         running, waiting = self._roster.running, self._roster.waiting
         while waiting and running and waiting.first().rank < running[-1].rank:
-            request = waiting.first()
-            has_seat = len(running) < draft.max_num_running
-            if has_seat and self._tables.num_missing(request, _num_claimed(request), len(running)) <= 0:
-                return  # it will be admitted anyway
-            if not (self._find_seat(request, draft) and self._find_blocks(request, draft)):
+            if not self._seat(waiting.first(), draft):
                 return
+
+    def _seat(self, request: Request, draft: Draft) -> bool:
+        """Let a waiting request run, with all blocks of its known tokens and of the next one; False: it does not fit.
+
+        Those of strictly lower priority make room for it, and those who wait behind it give what they kept. Nobody
+        gives anything unless all together are enough.
+        """
+        return (
+            self._can_have_blocks(request) and self._find_seat(request, draft) and self._find_blocks(request, draft)
+        )
 
     def _find_seat(self, request: Request, draft: Draft) -> bool:
         """Whether one more may run; of a strictly lower priority somebody gives up the seat, if it is the last."""
         if len(self._roster.running) < draft.max_num_running:
             return True
-        below = [each for each in self._roster.running if each.rank > request.rank]
-        return self._take_from(below, request, 0, PreemptionReason.SEATS, draft)
+        return self._take_from(self._running_below(request), request, 0, PreemptionReason.SEATS, draft)
+
+    def _can_have_blocks(self, request: Request) -> bool:
+        num_missing = self._tables.num_missing(request, _num_claimed(request), len(self._roster.running))
+        if num_missing <= 0:
+            return True
+        below = [each for each in self._running_below(request) if _is_preemptible(each)]
+        num_gained = self._tables.num_gained(request, [*below, *self._waiting_behind(request)])
+        return num_missing <= num_gained + len(below)  # each of those who run also counts one block of the margin
 
     def _find_blocks(self, request: Request, draft: Draft) -> bool:
-        """Seat a waiting request with all blocks of its known tokens and of the next one; False: they do not fit.
-
-        Those of strictly lower priority make room for it, and those who wait behind it give what they kept.
-        """
+        """Seat a waiting request with its blocks; False: they cannot be taken in this step."""
         roster, num_tokens = self._roster, _num_claimed(request)
         # One spare block for each running request: none of them has to preempt within `block_size` steps.
         while (claim := self._tables.try_claim(request, num_tokens, len(roster.running), draft.step)) is None:
-            below = [each for each in roster.running if each.rank > request.rank]
-            candidates = [*below, *(each for each in roster.waiting if each.block_table and each is not request)]
+            candidates = [*self._running_below(request), *self._waiting_behind(request)]
             num_missing = self._tables.num_missing(request, num_tokens, len(roster.running))
-            # Each of those who run also counts one block of the margin.
-            if num_missing > self._tables.num_held_by(candidates) + len(below):
-                return False  # taking all of it would not be enough
             if not self._take_from(candidates, request, num_missing, PreemptionReason.BLOCKS, draft):
                 return False
         request.is_reserved = request.num_preemptions >= RESERVED_AFTER
@@ -190,12 +197,19 @@ class StepPlanner:
         draft.admitted.append((request, claim))
         return True
 
+    def _running_below(self, request: Request) -> list[Request]:
+        return [each for each in self._roster.running if each.rank > request.rank]
+
+    def _waiting_behind(self, request: Request) -> list[Request]:
+        """Those who hold blocks while they wait, except the request, which is the first of all who wait."""
+        return [each for each in self._roster.waiting.holders if each is not request]
+
     def _make_room(self, request: Request, draft: Draft) -> bool:
         """A slot for the request's last token, at the cost of later requests if need be; False: not in this step."""
         while not self._tables.try_grow(request):
             draft.is_short_of_blocks = True
-            everybody = (*self._roster.running, *self._roster.waiting)
-            later = [each for each in everybody if each.order > request.order and each.block_table]
+            holders = (*self._roster.running, *self._roster.waiting.holders)
+            later = [each for each in holders if each.order > request.order]
             if not self._take_from(later, request, 1, PreemptionReason.BLOCKS, draft):
                 self._stall(request, draft)
                 return False
@@ -217,7 +231,7 @@ class StepPlanner:
         """Preempt one of these for `request`; False when none of them can be, or need not be."""
         if num_wanted > 0 and self._tables.pool.num_pending > 0:
             return False  # blocks in flight come back by themselves
-        victims = {each.request_id: each for each in requests if not each.in_flight and not each.is_reserved}
+        victims = {each.request_id: each for each in requests if _is_preemptible(each)}
         chosen = choose_preemption(
             [self._candidate(each) for each in victims.values()],
             num_wanted,
@@ -263,6 +277,10 @@ class StepPlanner:
             everything = Preemption.of_everything(last.request_id)
             self.preempt(last, everything, PreemptionReason.BLOCKS, why, draft.step - 1, draft.now)
             self._admit(draft)
+
+
+def _is_preemptible(request: Request) -> bool:
+    return not request.in_flight and not request.is_reserved
 
 
 def _num_claimed(request: Request) -> int:

@@ -1,7 +1,7 @@
 """Everybody who waits for blocks or a seat, in the order in which they will get them."""
 
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from typing import Protocol
 
 from tidegate_server.engine.batch import RequestId
@@ -29,6 +29,9 @@ class WaitingRoom:
 
     Args:
         max_age_s: who has waited so long goes before every priority.
+
+    Attributes:
+        num_tokens: that all of them still have to compute.
     """
 
     def __init__(self, queue: WaitingQueue, max_age_s: float) -> None:
@@ -37,13 +40,19 @@ class WaitingRoom:
         self._num_tokens_of: dict[RequestId, int] = {}
         # (since, request, its stay), oldest first; entries of those who left are skipped when they come up.
         self._stays: deque[tuple[float, Request, int]] = deque()
-        self.num_tokens = 0  # that all of them still have to compute
+        self._holders: dict[RequestId, Request] = {}
+        self.num_tokens = 0
 
     def __len__(self) -> int:
         return len(self._queue)
 
     def __iter__(self) -> Iterator[Request]:
         return iter(self._queue)
+
+    @property
+    def holders(self) -> Collection[Request]:
+        """Those who kept blocks: few of many who wait."""
+        return self._holders.values()
 
     def first(self) -> Request:
         return self._queue.first()
@@ -53,10 +62,13 @@ class WaitingRoom:
         self._num_tokens_of[request.request_id] = num_tokens
         self.num_tokens += num_tokens
         self._queue.add(request)
+        if request.block_table:
+            self._holders[request.request_id] = request
         self._stays.append((now, request, request.num_preemptions))
 
     def remove(self, request: Request) -> None:
         self._queue.remove(request)
+        self._holders.pop(request.request_id, None)
         self.num_tokens -= self._num_tokens_of.pop(request.request_id)
 
     def promote(self, now: float) -> list[Request]:
