@@ -3,11 +3,13 @@
 import os
 import random
 from collections import Counter, deque
+from dataclasses import replace
 from functools import cache
 
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, initialize, invariant, precondition, rule
+from msgspec import structs
 
 from tests.server.engine.counting_runner import CopyDirection, CountingRunner
 from tests.server.engine.driving import add_request, tokens_alone
@@ -19,9 +21,11 @@ from tidegate_server.engine.preemption_kind import PreemptionKind
 from tidegate_server.engine.request import Request, is_running
 from tidegate_server.engine.sampling_params import SamplingParams
 from tidegate_server.engine.scheduler import Scheduler
-from tidegate_server.settings import EngineSettings, PreemptionMode, PreemptionPolicy
+from tidegate_server.engine.step_time import StepTimeModel, shape_of
+from tidegate_server.settings import EngineSettings, Fairness, PreemptionMode, PreemptionPolicy
 
 NUM_BLOCKS = 9
+NUM_BLOCKS_OF_A_FULL_POOL = 7  # one request alone may need all of them
 MAX_MODEL_LEN = 30
 EOS = (3,)
 MAX_IN_FLIGHT = 3
@@ -32,9 +36,9 @@ NUM_EXAMPLES = 5_000 if os.environ.get("TIDEGATE_NIGHTLY") else 500
 NUM_STEPS = 45
 
 
-def make_runner(num_host_blocks: int = 0) -> CountingRunner:
+def make_runner(num_host_blocks: int = 0, num_blocks: int = NUM_BLOCKS) -> CountingRunner:
     return CountingRunner(
-        num_kv_blocks=NUM_BLOCKS,
+        num_kv_blocks=num_blocks,
         num_host_blocks=num_host_blocks,
         max_model_len=MAX_MODEL_LEN,
         vocab_size=40,
@@ -44,9 +48,9 @@ def make_runner(num_host_blocks: int = 0) -> CountingRunner:
 
 
 @cache
-def alone(prompt: tuple[int, ...], max_tokens: int, seed: int, min_tokens: int) -> list[int]:
+def alone(prompt: tuple[int, ...], max_tokens: int, seed: int, min_tokens: int, num_blocks: int) -> list[int]:
     sampling = SamplingParams(max_tokens=max_tokens, seed=seed, min_tokens=min_tokens)
-    return tokens_alone(add_request("alone", prompt, sampling=sampling), make_runner())
+    return tokens_alone(add_request("alone", prompt, sampling=sampling), make_runner(num_blocks=num_blocks))
 
 
 class SchedulerMachine(RuleBasedStateMachine):
@@ -62,6 +66,10 @@ class SchedulerMachine(RuleBasedStateMachine):
         mode=st.sampled_from(PreemptionMode),
         policy=st.sampled_from(PreemptionPolicy),
         failing=st.sampled_from([0.0, 0.0, 0.3, 1.0]),
+        num_blocks=st.sampled_from([NUM_BLOCKS, NUM_BLOCKS_OF_A_FULL_POOL]),
+        fairness=st.sampled_from(Fairness),
+        max_queued_requests=st.sampled_from([None, None, 2]),
+        step_time_target=st.sampled_from([0.0, 1.5]),
     )
     def start(
         self,
@@ -72,8 +80,12 @@ class SchedulerMachine(RuleBasedStateMachine):
         mode: PreemptionMode,
         policy: PreemptionPolicy,
         failing: float,
+        num_blocks: int,
+        fairness: Fairness,
+        max_queued_requests: int | None,
+        step_time_target: float,
     ) -> None:
-        self.runner = make_runner(num_host_blocks)
+        self.runner = make_runner(num_host_blocks, num_blocks)
         draw = random.Random(1)
 
         def copy_fails(direction: CopyDirection, copy: BlockCopy) -> bool:
@@ -89,10 +101,14 @@ class SchedulerMachine(RuleBasedStateMachine):
                 preemption_mode=mode,
                 preemption_policy=policy,
                 max_queue_age_s=MAX_AGE_S,
+                fairness=fairness,
+                max_queued_requests=max_queued_requests,
+                step_time_target=step_time_target,
             ),
             "rev",
         )
-        self.scheduler = Scheduler(config, hash_key=b"key")
+        self.step_time = StepTimeModel()
+        self.scheduler = Scheduler(config, hash_key=b"key", step_time=self.step_time)
         self.config = config
         self.now = 0.0
         self.commands: dict[str, AddRequest] = {}
@@ -108,32 +124,40 @@ class SchedulerMachine(RuleBasedStateMachine):
         priority=st.integers(0, 2),
         min_tokens=st.sampled_from([0, 0, 5]),
         salt=st.sampled_from(["", "", "other"]),
+        tenant=st.sampled_from(["", "", "a", "b"]),
+        patience_s=st.sampled_from([None, None, 10.0]),
     )
     def add(
-        self, family: int, length: int, max_tokens: int, seed: int, priority: int, min_tokens: int, salt: str
+        self,
+        family: int,
+        length: int,
+        max_tokens: int,
+        seed: int,
+        priority: int,
+        min_tokens: int,
+        salt: str,
+        tenant: str,
+        patience_s: float | None,
     ) -> str:
         prompt = [family * 10 + position % 7 for position in range(length)]  # long common prefixes
         sampling = SamplingParams(max_tokens=max_tokens, seed=seed, min_tokens=min_tokens)
-        return self.submit(prompt, sampling, priority, salt)
+        command = add_request(self.new_id(), prompt, priority=priority, cache_salt=salt, sampling=sampling)
+        deadline_s = None if patience_s is None else self.now + patience_s
+        return self.submit(structs.replace(command, tenant=tenant, deadline_s=deadline_s))
 
     @rule(leader_id=ids, seed=st.integers(0, 3), max_tokens=st.integers(1, 20))
     def add_another_choice(self, leader_id: str, seed: int, max_tokens: int) -> None:
         leader = self.commands[leader_id]
         sampling = SamplingParams(max_tokens=max_tokens, seed=seed, choice=1)
-        self.submit(leader.prompt_token_ids, sampling, leader.priority, leader.cache_salt, leader_id)
+        self.submit(structs.replace(leader, request_id=self.new_id(), sampling=sampling, leader_id=leader_id))
 
-    def submit(self, prompt: list[int], sampling: SamplingParams, priority: int, salt: str, leader_id: str = "") -> str:
-        command = add_request(
-            f"r{len(self.commands)}",
-            prompt,
-            priority=priority,
-            cache_salt=salt,
-            leader_id=leader_id,
-            sampling=sampling,
-            arrival_s=self.tick(),
-        )
+    def new_id(self) -> str:
+        return f"r{len(self.commands)}"
+
+    def submit(self, command: AddRequest) -> str:
+        command = structs.replace(command, arrival_s=self.tick())
         self.commands[command.request_id] = command
-        assert self.scheduler.add(command, self.now) is None
+        self.keep(self.scheduler.add(command, self.now))
         return command.request_id
 
     @rule(request_id=ids)
@@ -155,7 +179,9 @@ class SchedulerMachine(RuleBasedStateMachine):
     @precondition(lambda self: len(self.in_flight) < MAX_IN_FLIGHT)
     @rule()
     def schedule(self) -> None:
-        batch = self.scheduler.schedule(self.tick())
+        for output in self.scheduler.expire(self.tick()):
+            self.keep(output)
+        batch = self.scheduler.schedule(self.now)
         assert sum(share.num_new_tokens for share in batch.scheduled) <= self.config.max_num_batched_tokens
         if batch.scheduled:
             self.in_flight.append(batch)
@@ -163,13 +189,28 @@ class SchedulerMachine(RuleBasedStateMachine):
     @precondition(lambda self: self.in_flight)
     @rule()
     def finish_step(self) -> None:
+        self.end_step()
+
+    @precondition(lambda self: self.in_flight)
+    @rule(index=st.integers(0, 4))
+    def finish_step_that_fails_for_one(self, index: int) -> None:
+        self.end_step(index)
+
+    def end_step(self, failing_index: int | None = None) -> None:
         batch = self.in_flight.popleft()
         failed = self.runner.copy_blocks(batch.copies)
         # A step put together before a copy failed may hold somebody who lost a block by it.
         wanted = (
             self.scheduler.without_lost(batch, failed, self.tick()) if failed else self.scheduler.without_stale(batch)
         )
-        for output in self.scheduler.update(batch, self.runner.run(wanted), self.tick()):
+        errors: dict[str, str] = {}
+        if failing_index is not None and wanted.scheduled:
+            failed_id = wanted.scheduled[failing_index % len(wanted.scheduled)].request_id
+            errors[failed_id] = "the test says so"
+            wanted = replace(wanted, scheduled=tuple(s for s in wanted.scheduled if s.request_id != failed_id))
+        shape = shape_of(wanted.scheduled)
+        self.step_time.observe(shape, 0.01 + 0.001 * shape.num_new_tokens)
+        for output in self.scheduler.update(batch, self.runner.run(wanted), self.tick(), errors):
             self.keep(output)
 
     @rule(count=st.integers(1, 20))
@@ -208,7 +249,7 @@ class SchedulerMachine(RuleBasedStateMachine):
         if not hasattr(self, "scheduler"):
             return
         requests = self.requests()
-        check_pool(self.scheduler.pool, NUM_BLOCKS, [request.block_table for request in requests])
+        check_pool(self.scheduler.pool, self.runner.num_kv_blocks, [request.block_table for request in requests])
         if self.scheduler.host is not None:
             num_host_blocks = self.runner.num_host_blocks
             check_pool(self.scheduler.host.pool, num_host_blocks, [request.host_table for request in requests])
@@ -219,7 +260,7 @@ class SchedulerMachine(RuleBasedStateMachine):
             return
         scheduler, requests = self.scheduler, self.requests()
         running = [request for request in requests if is_running(request.state)]
-        assert list(scheduler._roster.running) == sorted(running, key=lambda request: request.order)
+        assert list(scheduler._roster.running) == sorted(running, key=lambda request: request.precedence)
         assert scheduler.num_running <= self.config.max_num_running
         assert scheduler.num_running + scheduler.num_waiting == len(requests)
         held_back = [request for request in requests if request.leader is not None]
@@ -229,7 +270,10 @@ class SchedulerMachine(RuleBasedStateMachine):
             == sum(len(request.followers) for request in requests)
         )
         queued = list(scheduler._roster.waiting)
-        assert [request.order for request in queued] == sorted(request.order for request in queued)
+        if self.config.fairness is Fairness.NONE:
+            assert [request.order for request in queued] == sorted(request.order for request in queued)
+        assert list(scheduler._roster.waiting.holders) == [r for r in scheduler._roster.waiting.holders if r in queued]
+        assert len(scheduler._roster.waiting.holders) == sum(bool(request.block_table) for request in queued)
         assert not {id(request) for request in (*running, *held_back)} & {id(request) for request in queued}
         num_tokens = sum(len(r.token_ids) - max(r.num_computed_tokens, r.num_swapped_tokens) for r in queued)
         assert scheduler.waiting_tokens == num_tokens + len(held_back)
@@ -247,11 +291,15 @@ class SchedulerMachine(RuleBasedStateMachine):
             given = [token for output in outputs for token in output.token_ids]
             sampling = command.sampling
             assert sampling.seed is not None
-            expected = alone(tuple(command.prompt_token_ids), sampling.max_tokens, sampling.seed, sampling.min_tokens)
-            if outputs[-1].finish_reason is FinishReason.ABORT:
-                assert given == expected[: len(given)]
-            else:
-                assert given == expected
+            prompt, num_blocks = tuple(command.prompt_token_ids), self.runner.num_kv_blocks
+            expected = alone(prompt, sampling.max_tokens, sampling.seed, sampling.min_tokens, num_blocks)
+            match outputs[-1]:
+                case RequestOutput(refused=True) | RequestOutput(overloaded=True) | RequestOutput(timed_out=True):
+                    assert given == []
+                case RequestOutput(finish_reason=FinishReason.ABORT | FinishReason.ERROR):
+                    assert given == expected[: len(given)]
+                case _:
+                    assert given == expected
 
 
 def check_pool(pool: BlockPool, num_blocks: int, tables: list[list[int]]) -> None:
