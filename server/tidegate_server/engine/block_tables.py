@@ -9,6 +9,7 @@ from tidegate_server.engine.batch import BlockCopies
 from tidegate_server.engine.block_copies import PendingCopies
 from tidegate_server.engine.block_pool import BlockPool
 from tidegate_server.engine.host_pool import HostPool
+from tidegate_server.engine.preemption import OwnBlocks
 from tidegate_server.engine.prefix_cache import BlockHash, BlockHasher, PrefixCache
 from tidegate_server.engine.request import Request
 
@@ -42,6 +43,20 @@ class _Found:
     @property
     def num_in_place(self) -> int:
         return len(self.kept) + len(self.shared)
+
+
+@dataclass(frozen=True, slots=True)
+class _OwnBlocks:
+    """Satisfies `preemption.OwnBlocks`. Looked up when asked: tables are long, and mostly their ends matter."""
+
+    table: Sequence[int]
+    pool: BlockPool
+
+    def __len__(self) -> int:
+        return len(self.table)
+
+    def __getitem__(self, position: int, /) -> bool:
+        return self.pool.num_holders(self.table[position]) == 1
 
 
 class BlockTables:
@@ -163,6 +178,10 @@ class BlockTables:
         if self.host is None or num_blocks == 0 or num_blocks > self.host.pool.num_available:
             return None
         return num_blocks
+
+    def own_blocks(self, request: Request) -> OwnBlocks:
+        """As of now: to be asked before anybody's blocks change."""
+        return _OwnBlocks(request.block_table, self.pool)
 
     def num_gained(self, request: Request, others: Iterable[Request]) -> int:
         """By how much `num_missing` of a queued request would fall if all of these others released their blocks."""

@@ -21,16 +21,24 @@ class PreemptionCost(Protocol):
         ...
 
 
+class OwnBlocks(Protocol):
+    """By position in a block table: whether the block becomes available when its request releases it."""
+
+    def __len__(self) -> int: ...
+
+    def __getitem__(self, position: int, /) -> bool: ...
+
+
 @dataclass(frozen=True, slots=True)
 class Candidate:
     """A request that may lose blocks, in numbers."""
 
     request_id: RequestId
-    order: tuple[bool, int, int]  # smaller is served first
+    precedence: tuple[int, int]  # smaller is served first
     num_preemptions: int
     num_output_tokens: int
     num_computed_tokens: int
-    own_blocks: tuple[bool, ...]  # by position: whether the block becomes available when this request releases it
+    own_blocks: OwnBlocks
     num_known_blocks: int  # leading blocks that the prefix cache keeps for as long as it can
     num_host_blocks: int | None  # that swapping it takes; None: there is no room
 
@@ -69,13 +77,13 @@ def choose_preemption(
 
     def badness(option: tuple[Candidate, Preemption]) -> tuple[object, ...]:
         candidate, preemption = option
-        frees_nothing = not any(candidate.own_blocks)
-        latest = tuple(-part for part in candidate.order)
+        frees_nothing = not any(reversed(candidate.own_blocks))  # what is shared comes first
+        latest = tuple(-part for part in candidate.precedence)
         match policy:
             case PreemptionPolicy.CHEAPEST:
                 return (frees_nothing, preemption.cost_s, latest)
             case PreemptionPolicy.NEWEST_FIRST:
-                return (frees_nothing, -candidate.order[-1])
+                return (frees_nothing, -candidate.precedence[-1])
             case PreemptionPolicy.LONGEST_FIRST:
                 return (frees_nothing, -candidate.num_output_tokens, latest)
             case PreemptionPolicy.MOST_PREEMPTED_LAST:

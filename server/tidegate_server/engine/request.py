@@ -93,7 +93,8 @@ class Request:
     num_known_blocks: int = 0  # leading blocks of the table that the prefix cache has been told
     in_flight: bool = False  # part of a step whose result has not come back
     is_stalled: bool = False  # needs a block, and nobody later holds one that could be taken
-    is_aged: bool = False  # waited so long that it goes before every priority
+    queued_s: float | None = None  # when it began to wait for the first time
+    is_aged: bool = False  # that is so long ago that it goes before every priority when it waits
     is_reserved: bool = False  # holds the blocks of its longest possible output; never preempted again
     leader: "Request | None" = None  # computes the same prompt; this one is held back until that is done
     followers: list["Request"] = field(default_factory=list)  # held back for this one
@@ -104,7 +105,7 @@ class Request:
 
     @property
     def rank(self) -> tuple[bool, int]:
-        """The class of service; smaller is better, and only a strictly better one displaces."""
+        """The class of service while it waits; smaller is better."""
         return (not self.is_aged, self.priority)
 
     @property
@@ -118,8 +119,16 @@ class Request:
 
     @property
     def order(self) -> tuple[bool, int, int]:
-        """Smaller is served first and preempted last."""
+        """While it waits: smaller is admitted first."""
         return (not self.is_aged, self.priority, self.claim)
+
+    @property
+    def precedence(self) -> tuple[int, int]:
+        """While it runs: smaller is served first and preempted last.
+
+        Age is no part of it. Who waited long gets the next seat, but takes nothing from who arrived before.
+        """
+        return (self.priority, self.claim)
 
     @property
     def num_final_tokens(self) -> int:

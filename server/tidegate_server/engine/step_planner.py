@@ -155,7 +155,7 @@ class StepPlanner:
         might take all the tokens of this step and of many more.
         """
         running, waiting = self._roster.running, self._roster.waiting
-        while waiting and running and waiting.first().rank < running[-1].rank:
+        while waiting and running and waiting.first().priority < running[-1].priority:
             if not self._seat(waiting.first(), draft):
                 return
 
@@ -165,9 +165,7 @@ class StepPlanner:
         Those of strictly lower priority make room for it, and those who wait behind it give what they kept. Nobody
         gives anything unless all together are enough.
         """
-        return (
-            self._can_have_blocks(request) and self._find_seat(request, draft) and self._find_blocks(request, draft)
-        )
+        return self._can_have_blocks(request) and self._find_seat(request, draft) and self._find_blocks(request, draft)
 
     def _find_seat(self, request: Request, draft: Draft) -> bool:
         """Whether one more may run; of a strictly lower priority somebody gives up the seat, if it is the last."""
@@ -198,7 +196,7 @@ class StepPlanner:
         return True
 
     def _running_below(self, request: Request) -> list[Request]:
-        return [each for each in self._roster.running if each.rank > request.rank]
+        return [each for each in self._roster.running if each.priority > request.priority]
 
     def _waiting_behind(self, request: Request) -> list[Request]:
         """Those who hold blocks while they wait, except the request, which is the first of all who wait."""
@@ -209,7 +207,7 @@ class StepPlanner:
         while not self._tables.try_grow(request):
             draft.is_short_of_blocks = True
             holders = (*self._roster.running, *self._roster.waiting.holders)
-            later = [each for each in holders if each.order > request.order]
+            later = [each for each in holders if each.precedence > request.precedence]
             if not self._take_from(later, request, 1, PreemptionReason.BLOCKS, draft):
                 self._stall(request, draft)
                 return False
@@ -231,7 +229,10 @@ class StepPlanner:
         """Preempt one of these for `request`; False when none of them can be, or need not be."""
         if num_wanted > 0 and self._tables.pool.num_pending > 0:
             return False  # blocks in flight come back by themselves
-        victims = {each.request_id: each for each in requests if _is_preemptible(each)}
+        candidates = [each for each in requests if _is_preemptible(each)]
+        # Nobody is stopped while somebody who is stopped anyway still holds blocks.
+        stopped = [each for each in candidates if not is_running(each.state)]
+        victims = {each.request_id: each for each in stopped or candidates}
         chosen = choose_preemption(
             [self._candidate(each) for each in victims.values()],
             num_wanted,
@@ -252,14 +253,13 @@ class StepPlanner:
         return True
 
     def _candidate(self, request: Request) -> Candidate:
-        pool = self._tables.pool
         return Candidate(
             request_id=request.request_id,
-            order=request.order,
+            precedence=request.precedence,
             num_preemptions=request.num_preemptions,
             num_output_tokens=request.num_output_tokens,
             num_computed_tokens=request.num_computed_tokens,
-            own_blocks=tuple(pool.num_holders(block) == 1 for block in request.block_table),
+            own_blocks=self._tables.own_blocks(request),
             num_known_blocks=request.num_known_blocks if self._rules.prefix_caching else 0,
             num_host_blocks=self._tables.num_host_blocks_for(request),
         )

@@ -1,11 +1,14 @@
 """Everybody who waits for blocks or a seat, in the order in which they will get them."""
 
-from collections import deque
 from collections.abc import Collection, Iterator
-from typing import Protocol
+from heapq import heapify, heappop, heappush
+from typing import Final, Protocol
 
 from tidegate_server.engine.batch import RequestId
 from tidegate_server.engine.request import Request, is_queued
+
+# So many more entries than requests are kept before those without effect are looked for.
+_MIN_AGES_TO_SORT_OUT: Final = 256
 
 
 class WaitingQueue(Protocol):
@@ -28,7 +31,8 @@ class WaitingRoom:
     """A waiting queue that counts tokens, and in which nobody is overtaken for ever.
 
     Args:
-        max_age_s: who has waited so long goes before every priority.
+        max_age_s: who began to wait so long ago goes before every priority, also when it waits again: or requests that
+            came later would overtake one that was preempted.
 
     Attributes:
         num_tokens: that all of them still have to compute.
@@ -38,8 +42,8 @@ class WaitingRoom:
         self._queue = queue
         self._max_age_s = max_age_s
         self._num_tokens_of: dict[RequestId, int] = {}
-        # (since, request, its stay), oldest first; entries of those who left are skipped when they come up.
-        self._stays: deque[tuple[float, Request, int]] = deque()
+        # (when it began to wait, claim, request), a heap; entries of those who left are skipped when they come up.
+        self._ages: list[tuple[float, int, Request]] = []
         self._holders: dict[RequestId, Request] = {}
         self.num_tokens = 0
 
@@ -64,7 +68,12 @@ class WaitingRoom:
         self._queue.add(request)
         if request.block_table:
             self._holders[request.request_id] = request
-        self._stays.append((now, request, request.num_preemptions))
+        if request.is_aged:
+            return
+        if request.queued_s is None:
+            request.queued_s = now
+        self._forget_some()
+        heappush(self._ages, (request.queued_s, request.claim, request))
 
     def remove(self, request: Request) -> None:
         self._queue.remove(request)
@@ -74,11 +83,17 @@ class WaitingRoom:
     def promote(self, now: float) -> list[Request]:
         """Put those who have waited too long before everybody else; gives them."""
         promoted: list[Request] = []
-        while self._stays and self._stays[0][0] <= now - self._max_age_s:
-            _, request, stay = self._stays.popleft()
-            if is_queued(request.state) and request.num_preemptions == stay and not request.is_aged:
+        while self._ages and self._ages[0][0] <= now - self._max_age_s:
+            _, _, request = heappop(self._ages)
+            if is_queued(request.state) and not request.is_aged:
                 self._queue.remove(request)
                 request.is_aged = True
                 self._queue.add(request)
                 promoted.append(request)
         return promoted
+
+    def _forget_some(self) -> None:
+        """Let go of those who left, now and then: with them go their tokens."""
+        if len(self._ages) > 2 * len(self._queue) + _MIN_AGES_TO_SORT_OUT:
+            self._ages = [entry for entry in self._ages if is_queued(entry[2].state)]
+            heapify(self._ages)

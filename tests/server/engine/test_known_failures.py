@@ -1,9 +1,9 @@
 """What went wrong in other engines, as their trackers tell it, and does not here. The pools hold blocks of 4 tokens.
 
-More of it stands beside the rule that prevents it: in test_memory_pressure (swap space runs out; two that wait for each
-other's blocks; an equal priority that takes a seat), test_scheduler (a token given twice after a preemption in flight; a
-preempted request that is overtaken; an id that is used again), test_choices (one choice runs and the others starve) and
-test_prefix_cache (hashes that a client computes; an adapter that is named like a salt).
+More of it stands beside the rule that prevents it: in test_memory_pressure (swap space runs out; two that wait for
+each other's blocks; an equal priority that takes a seat), test_scheduler (a token given twice after a preemption in
+flight; a preempted request that is overtaken; an id that is used again), test_choices (one choice runs and the others
+starve) and test_prefix_cache (hashes that a client computes; an adapter that is named like a salt).
 """
 
 import pytest
@@ -23,20 +23,22 @@ from tidegate_server.settings import EngineSettings, PreemptionMode, PreemptionP
 def many(count: int) -> list[AddRequest]:
     """Requests of equal priority, whose prompts have nothing in common."""
     return [
-        add_request(f"r{number}", range(number * 20, number * 20 + 7), sampling=SamplingParams(max_tokens=15, seed=number))
+        add_request(
+            f"r{number}", range(number * 20, number * 20 + 7), sampling=SamplingParams(max_tokens=15, seed=number)
+        )
         for number in range(count)
     ]
 
 
 def crowded(mode: PreemptionMode = PreemptionMode.AUTO, **settings: object) -> Driver:
     """An engine with memory for two of the requests of `many` at their longest."""
-    runner = CountingRunner(num_kv_blocks=12, num_host_blocks=12, mixes=True)
+    runner = CountingRunner(num_kv_blocks=12, num_host_blocks=12, vocab_size=900, mixes=True)
     return Driver(runner, preemption_mode=mode, **settings)
 
 
 def check_alone(driver: Driver, commands: list[AddRequest]) -> None:
     for command in commands:
-        assert driver.tokens(command.request_id) == tokens_alone(command, CountingRunner(mixes=True))
+        assert driver.tokens(command.request_id) == tokens_alone(command, CountingRunner(vocab_size=900, mixes=True))
 
 
 def scheduled(batch: Batch) -> set[str]:
@@ -78,15 +80,31 @@ def test_a_step_that_preempts_computes_a_token_for_everybody_who_runs_on(mode: P
     driver.run()
 
 
-@pytest.mark.parametrize("mode", PreemptionMode)
-def test_equal_requests_do_not_take_blocks_from_each_other_in_turn(mode: PreemptionMode) -> None:
-    driver = crowded(mode)
+@pytest.mark.parametrize("policy", PreemptionPolicy)
+def test_equal_requests_do_not_take_blocks_from_each_other_in_turn(policy: PreemptionPolicy) -> None:
+    driver = crowded(preemption_policy=policy)
     driver.add(*many(3))
     driver.run()
-    for event in driver.engine.events.of(EventKind.PREEMPTED):
-        assert event.request_id is not None
+    preempted = driver.engine.events.of(EventKind.PREEMPTED)
+    assert preempted
+    for event in preempted:
         taker = event.reason.split()[0]
+        assert event.request_id is not None
         assert taker < event.request_id, "a request takes from those that came after it only"
+
+
+def test_nobody_is_stopped_while_somebody_who_is_stopped_anyway_has_blocks_to_give() -> None:
+    driver = crowded(PreemptionMode.TAIL, prefix_caching=False)
+    driver.add(*(add_request(f"r{n}", range(n * 40, n * 40 + length), 15) for n, length in enumerate((3, 4, 4, 8))))
+    stopped: set[str | None] = set()
+    while driver.engine.has_work:
+        driver.step()
+        assert isinstance(driver.engine.scheduler, Scheduler)
+        before, stopped = stopped, {event.request_id for event in driver.engine.events.of(EventKind.PREEMPTED)}
+        if stopped > before:
+            holders = {request.request_id for request in driver.engine.scheduler._roster.waiting.holders}
+            assert holders <= stopped - before
+    assert stopped
 
 
 def test_nobody_loses_a_seat_to_a_request_that_finds_no_blocks() -> None:
@@ -123,7 +141,7 @@ def test_a_prompt_of_low_priority_does_not_hold_up_one_of_high_priority_until_it
 
 @pytest.mark.parametrize("length", [13, 14, 15])
 def test_choices_whose_prompt_fills_the_pool_do_not_wait_for_each_other(length: int) -> None:
-    driver = Driver(CountingRunner(num_kv_blocks=4, mixes=True))
+    driver = Driver(CountingRunner(num_kv_blocks=4, vocab_size=900, mixes=True))
     commands = [
         add_request(
             f"choice-{index}",
@@ -136,6 +154,16 @@ def test_choices_whose_prompt_fills_the_pool_do_not_wait_for_each_other(length: 
     driver.add(*commands)
     driver.run(max_steps=100)
     check_alone(driver, commands)
+
+
+def test_a_queue_that_waited_too_long_takes_nothing_from_those_who_came_before() -> None:
+    driver = Driver(max_num_seqs=2, max_queue_age_s=0.01)  # a look at the clock is a millisecond
+    driver.add(*(add_request(f"r{number}", [number * 30], max_tokens=20) for number in range(6)))
+    driver.run()
+    assert driver.engine.events.of(EventKind.AGED)
+    assert driver.engine.scheduler.num_preemptions == 0
+    order = [event.request_id for event in driver.engine.events.of(EventKind.FINISHED)]
+    assert order == sorted(order, key=str)
 
 
 # Clients that leave.
@@ -172,7 +200,7 @@ def test_a_request_that_is_aborted_on_its_way_between_two_lists_is_in_neither(ki
 
 
 def test_a_block_that_was_found_is_not_evicted_to_make_room_for_the_rest() -> None:
-    driver = Driver(CountingRunner(num_kv_blocks=6, mixes=True))
+    driver = Driver(CountingRunner(num_kv_blocks=6, vocab_size=900, mixes=True))
     sampling = SamplingParams(max_tokens=2, seed=1)
     # What `first` left is the oldest in the cache, and `again` needs every block there is.
     commands = [

@@ -19,7 +19,7 @@ def candidate(name: str, claim: int, num_computed_tokens: int = 10, **fields: ob
     num_blocks = -(-num_computed_tokens // BLOCK_SIZE)
     plain = Candidate(
         request_id=RequestId(name),
-        order=(True, 0, claim),
+        precedence=(0, claim),
         num_preemptions=0,
         num_output_tokens=0,
         num_computed_tokens=num_computed_tokens,
@@ -110,7 +110,7 @@ def test_the_policy_names_the_victim(policy: PreemptionPolicy, victim: str) -> N
 
 def test_among_equals_the_last_in_order_is_preempted() -> None:
     assert choose(candidate("first", 1), candidate("last", 2)).request_id == "last"
-    lower = candidate("lower", 1, order=(True, 9, 1))
+    lower = candidate("lower", 1, precedence=(9, 1))
     assert choose(lower, candidate("higher", 2)).request_id == "lower"
 
 

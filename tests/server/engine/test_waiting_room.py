@@ -37,7 +37,7 @@ def test_who_left_is_not_promoted() -> None:
     assert room.promote(100.0) == [waiting]
 
 
-def test_a_new_stay_is_counted_from_its_beginning() -> None:
+def test_who_waits_again_is_as_old_as_before() -> None:
     request = make_request("a", priority=1, claim=1)
     room = room_of(request)
     room.remove(request)
@@ -45,8 +45,8 @@ def test_a_new_stay_is_counted_from_its_beginning() -> None:
     request.num_preemptions += 1
     request.move_to(RequestState.PREEMPTED)
     room.add(request, 50.0)
-    assert room.promote(100.0) == []
-    assert room.promote(110.0) == [request]
+    assert room.promote(59.0) == []
+    assert room.promote(60.0) == [request]
 
 
 def test_tokens_that_are_kept_need_not_be_computed() -> None:
@@ -57,3 +57,13 @@ def test_tokens_that_are_kept_need_not_be_computed() -> None:
     assert room.num_tokens == 3 * len(new.token_ids) - 3
     room.remove(trimmed)
     assert room.num_tokens == 2 * len(new.token_ids) - 1
+
+
+def test_requests_that_left_are_not_kept() -> None:
+    room = room_of()
+    for claim in range(1000):
+        request = make_request(str(claim), priority=0, claim=claim)
+        room.add(request, 0.0)
+        room.remove(request)
+        request.move_to(RequestState.FINISHED)
+    assert len(room._ages) < 300
