@@ -5,8 +5,8 @@ from typing import Final
 
 from tidegate_server.engine.step_time import StepShape, StepTimeModel
 
-# Of the allowance, what a prompt is given: the time of a product grows in steps, a tile of rows at a time, where the model
-# draws a line, and while a long prompt is computed no step without one shows what the decodes cost meanwhile.
+# Of the allowance, what a prompt is given: the time of a product grows in steps, a tile of rows at a time, where the
+# model draws a line, and while a long prompt is computed no step without one shows what the decodes cost meanwhile.
 _AIM: Final = 0.75
 
 
