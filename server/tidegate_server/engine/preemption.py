@@ -66,7 +66,7 @@ def choose_preemption(
     policy: PreemptionPolicy,
     cost: PreemptionCost,
 ) -> Preemption | None:
-    """The next victim; None when there is no candidate.
+    """The next victim, of the lowest priority there is; None when there is no candidate.
 
     It may free fewer than `num_wanted` blocks: then the next choice is made with one candidate less, or with a smaller
     one. A request that shares all its blocks frees none, and is chosen only when all do.
@@ -78,20 +78,25 @@ def choose_preemption(
     def badness(option: tuple[Candidate, Preemption]) -> tuple[object, ...]:
         candidate, preemption = option
         frees_nothing = not any(reversed(candidate.own_blocks))  # what is shared comes first
-        latest = tuple(-part for part in candidate.precedence)
-        match policy:
-            case PreemptionPolicy.CHEAPEST:
-                return (frees_nothing, preemption.cost_s, latest)
-            case PreemptionPolicy.NEWEST_FIRST:
-                return (frees_nothing, -candidate.precedence[-1])
-            case PreemptionPolicy.LONGEST_FIRST:
-                return (frees_nothing, -candidate.num_output_tokens, latest)
-            case PreemptionPolicy.MOST_PREEMPTED_LAST:
-                return (frees_nothing, candidate.num_preemptions, -candidate.num_output_tokens, latest)
-            case _:
-                assert_never(policy)
+        priority, claim = candidate.precedence
+        return (frees_nothing, -priority, *_by_policy(policy, candidate, preemption), -claim)
 
     return min(options, key=badness)[1]
+
+
+def _by_policy(policy: PreemptionPolicy, candidate: Candidate, preemption: Preemption) -> tuple[float, ...]:
+    """Smaller is preempted first, among candidates of one priority."""
+    match policy:
+        case PreemptionPolicy.CHEAPEST:
+            return (preemption.cost_s,)
+        case PreemptionPolicy.NEWEST_FIRST:
+            return ()
+        case PreemptionPolicy.LONGEST_FIRST:
+            return (-candidate.num_output_tokens,)
+        case PreemptionPolicy.MOST_PREEMPTED_LAST:
+            return (candidate.num_preemptions, -candidate.num_output_tokens)
+        case _:
+            assert_never(policy)
 
 
 def _cheapest_way(

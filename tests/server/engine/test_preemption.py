@@ -119,3 +119,10 @@ def test_who_frees_nothing_is_preempted_only_when_nobody_else_can_be(policy: Pre
     shares_all = candidate("shares", 9, num_output_tokens=99, own_blocks=(False,) * 3)
     assert choose(shares_all, OLD, policy=policy).request_id == "old"
     assert choose(shares_all, policy=policy).request_id == "shares"
+
+
+@pytest.mark.parametrize("policy", PreemptionPolicy)
+def test_the_lowest_priority_is_preempted_whatever_the_policy(policy: PreemptionPolicy) -> None:
+    dear_but_low = candidate("low", 1, num_computed_tokens=12, num_preemptions=3, precedence=(9, 1))
+    others = [candidate("high", 2, num_computed_tokens=9, num_output_tokens=8, precedence=(0, 2)), YOUNG, NEW]
+    assert choose(dear_but_low, *others, policy=policy).request_id == "low"
