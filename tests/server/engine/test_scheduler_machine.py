@@ -3,7 +3,6 @@
 import os
 import random
 from collections import Counter, deque
-from dataclasses import replace
 from functools import cache
 
 from hypothesis import settings
@@ -13,7 +12,7 @@ from msgspec import structs
 
 from tests.server.engine.counting_runner import CopyDirection, CountingRunner
 from tests.server.engine.driving import add_request, tokens_alone
-from tidegate_server.engine.batch import Batch, BlockCopy
+from tidegate_server.engine.batch import Batch, BlockCopy, SampledToken
 from tidegate_server.engine.block_pool import BlockPool
 from tidegate_server.engine.core import scheduler_config
 from tidegate_server.engine.messages import AddRequest, FinishReason, RequestOutput
@@ -113,7 +112,7 @@ class SchedulerMachine(RuleBasedStateMachine):
         self.now = 0.0
         self.commands: dict[str, AddRequest] = {}
         self.outputs: dict[str, list[RequestOutput]] = {}
-        self.in_flight: deque[Batch] = deque()
+        self.in_flight: deque[tuple[Batch, tuple[SampledToken, ...]]] = deque()
 
     @rule(
         target=ids,
@@ -183,8 +182,13 @@ class SchedulerMachine(RuleBasedStateMachine):
             self.keep(output)
         batch = self.scheduler.schedule(self.now)
         assert sum(share.num_new_tokens for share in batch.scheduled) <= self.config.max_num_batched_tokens
-        if batch.scheduled:
-            self.in_flight.append(batch)
+        if not batch.scheduled:
+            return
+        # A step is on its way once it is scheduled, copies first; what comes back late are its results.
+        failed = self.runner.copy_blocks(batch.copies)
+        if failed:
+            batch = self.scheduler.without_lost(batch, failed, self.tick())
+        self.in_flight.append((batch, self.runner.run(batch)))
 
     @precondition(lambda self: self.in_flight)
     @rule()
@@ -197,20 +201,14 @@ class SchedulerMachine(RuleBasedStateMachine):
         self.end_step(index)
 
     def end_step(self, failing_index: int | None = None) -> None:
-        batch = self.in_flight.popleft()
-        failed = self.runner.copy_blocks(batch.copies)
-        # A step put together before a copy failed may hold somebody who lost a block by it.
-        wanted = (
-            self.scheduler.without_lost(batch, failed, self.tick()) if failed else self.scheduler.without_stale(batch)
-        )
+        batch, sampled = self.in_flight.popleft()
         errors: dict[str, str] = {}
-        if failing_index is not None and wanted.scheduled:
-            failed_id = wanted.scheduled[failing_index % len(wanted.scheduled)].request_id
+        if failing_index is not None and batch.scheduled:
+            failed_id = batch.scheduled[failing_index % len(batch.scheduled)].request_id
             errors[failed_id] = "the test says so"
-            wanted = replace(wanted, scheduled=tuple(s for s in wanted.scheduled if s.request_id != failed_id))
-        shape = shape_of(wanted.scheduled)
+        shape = shape_of(batch.scheduled)
         self.step_time.observe(shape, 0.01 + 0.001 * shape.num_new_tokens)
-        for output in self.scheduler.update(batch, self.runner.run(wanted), self.tick(), errors):
+        for output in self.scheduler.update(batch, sampled, self.tick(), errors):
             self.keep(output)
 
     @rule(count=st.integers(1, 20))
