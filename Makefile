@@ -11,7 +11,7 @@ KERNELS      := kernels/tidegate_kernels/cpu
 LIBRARY      := hatch_build.py $(KERNELS)/CMakeLists.txt $(wildcard $(KERNELS)/*.[ch])
 INSTALLED    := $(VENV)/.installed
 
-.PHONY: help install serve demo demo-clean check format test test-fast test-kernels test-model test-cluster bench requirements generate clean
+.PHONY: help install serve demo demo-clean check format test test-fast test-kernels test-model test-cluster test-nightly bench requirements generate clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s  %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -54,6 +54,9 @@ test-model: install ## The embedded model: exact against transformers, and serve
 
 test-cluster: install ## The API server's part, then end to end on a real cluster (KUBECONFIG picks yours)
 	$(BIN)/pytest -q -m "control_plane or e2e"
+
+test-nightly: install ## The scheduler's machine, ten times as long as in `make test-fast`
+	TIDEGATE_NIGHTLY=1 $(BIN)/pytest -q tests/server/engine/test_scheduler_machine.py
 
 bench: install ## Our server and a peer, one after the other, on this machine
 	$(BIN)/python -m tidegate_bench compare $(BENCH_ARGS)
