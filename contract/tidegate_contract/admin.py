@@ -39,6 +39,7 @@ class LoadReport(msgspec.Struct, frozen=True, kw_only=True):
     max_num_seqs: int = 1
     queue_time_p90_s: float = 0.0  # over 15 s, the ages of those still waiting included
     queue_delay_predicted_s: float = 0.0  # that a request would queue which arrived now
+    ttft_predicted_s: float = 0.0  # until its first token, for a prompt of average length
     prediction_error_ratio: float = 0.0  # how far off recent predictions of that were: 0, exact, to 1
     num_preemptions_total: int = 0
     num_requests_total: int = 0  # taken in since the start

@@ -80,6 +80,7 @@ def load_report(view: PodView, model_name: str, facts: BuildFacts) -> LoadReport
         max_num_seqs=seen.max_num_seqs,
         queue_time_p90_s=seen.queue_time_p90_s,
         queue_delay_predicted_s=round(seen.queue_delay_predicted_s, 3),
+        ttft_predicted_s=round(seen.ttft_predicted_s, 3),
         prediction_error_ratio=round(seen.prediction_error_ratio, 3),
         num_preemptions_total=seen.num_preemptions,
         num_requests_total=seen.num_requests,

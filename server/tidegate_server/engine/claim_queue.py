@@ -1,32 +1,19 @@
 """Requests in the order in which they are served."""
 
 from bisect import bisect_left, insort
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 from tidegate_server.engine.request import Request
-
-
-def _order(request: Request) -> tuple[int, ...]:
-    return request.order
-
-
-def precedence(request: Request) -> tuple[int, ...]:
-    """The key of those who run."""
-    return request.precedence
 
 
 class ClaimQueue:
     """Requests by priority, then arrival: those served first come first, those preempted first come last.
 
-    Args:
-        key: smaller comes first; it must not change while a request is here.
-
     A sorted list: finding costs O(log n), and what an insertion moves is 8 bytes for each request behind it.
     """
 
-    def __init__(self, key: Callable[[Request], tuple[int, ...]] = _order) -> None:
+    def __init__(self) -> None:
         self._requests: list[Request] = []
-        self._key = key
 
     def __len__(self) -> int:
         return len(self._requests)
@@ -42,9 +29,13 @@ class ClaimQueue:
         return self._requests[0]
 
     def add(self, request: Request) -> None:
-        insort(self._requests, request, key=self._key)
+        insort(self._requests, request, key=_precedence)
 
     def remove(self, request: Request) -> None:
-        index = bisect_left(self._requests, self._key(request), key=self._key)
+        index = bisect_left(self._requests, request.precedence, key=_precedence)
         assert self._requests[index] is request, f"{request.request_id} is not queued here"
         del self._requests[index]
+
+
+def _precedence(request: Request) -> tuple[int, int]:
+    return request.precedence

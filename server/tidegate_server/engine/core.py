@@ -81,6 +81,7 @@ class Engine:
         self._unsent: list[RequestOutput] = []  # of refused and aborted requests; leave with the next step
         self._swapped_out_blocks = self._swapped_in_blocks = 0
         self._p90_s, self._next_delay_s, self._queue_at_s = 0.0, 0.0, -_QUEUE_EVERY_S
+        self._next_ttft_s = 0.0
 
     @property
     def events(self) -> EventLog:
@@ -134,7 +135,8 @@ class Engine:
         outputs.extend(self._scheduler.expire(began_s))
         batch = self._scheduler.schedule(began_s)
         self.recorder.scheduled(batch)
-        if batch.scheduled:
+        is_idle = not batch.scheduled
+        if not is_idle:
             batch, result = self._run(batch, began_s, before_run)
             # Read once: from the recorded times a replay learns what this engine learnt.
             ended_s = self._clock()
@@ -142,7 +144,7 @@ class Engine:
                 self._step_time.observe(shape_of(batch.scheduled), ended_s - began_s)
             outputs.extend(self._scheduler.update(batch, result.sampled, ended_s, result.errors))
         self.recorder.end(outputs, ended_s, self._scheduler.pool.num_total)
-        if not batch.scheduled and not outputs:
+        if is_idle and not outputs:
             return None
         self._forecast.stepped(batch, outputs, ended_s - began_s)
         num_tokens, num_decode_tokens = _num_tokens(batch)
@@ -176,6 +178,7 @@ class Engine:
         if now - self._queue_at_s >= _QUEUE_EVERY_S:
             self._p90_s, self._queue_at_s = scheduler.queue_time_p90_s(now), now
             self._next_delay_s = self._forecast.next_delay_s()
+            self._next_ttft_s = self._forecast.next_ttft_s()
         return EngineSnapshot(
             state=state,
             step=scheduler.step,
@@ -198,6 +201,7 @@ class Engine:
             max_num_seqs=self._settings.max_num_seqs,
             queue_time_p90_s=self._p90_s,
             queue_delay_predicted_s=self._next_delay_s,
+            ttft_predicted_s=self._next_ttft_s,
             prediction_error_ratio=self._forecast.error_ratio,
             step_time_error_ratio=self._step_time.error_ratio,
             num_preemptions=scheduler.num_preemptions,

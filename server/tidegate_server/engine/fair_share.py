@@ -17,26 +17,26 @@ _MIN_COUNTERS_TO_SORT_OUT: Final = 1024
 
 
 @dataclass(slots=True)
-class _Rank:
-    """The waiting requests of one rank."""
+class _PriorityClass:
+    """The waiting requests of one priority."""
 
     returning: ClaimQueue = field(default_factory=ClaimQueue)  # preempted, or computed in part by another choice
     new: dict[str, ClaimQueue] = field(default_factory=dict)  # by tenant; none is empty
 
 
 class FairShareQueue:
-    """Waiting requests, of which the next is of the best rank, and among those of the least served tenant.
+    """Waiting requests, of which the next is of the best priority, and among those of the least served tenant.
 
     Each tenant has a counter of the weighted tokens it was given. It is lifted when the tenant begins to wait, to the
     least counter of those who wait, so that nobody saves up a claim by sending nothing. Requests that were begun come
-    before all new ones of their rank, whoever sent them. Without competition nobody is held back.
+    before all new ones of their priority, whoever sent them. Without competition nobody is held back.
 
     Source:
         Virtual token counter, Sheng et al. 2024, "Fairness in Serving Large Language Models", Algorithm 2.
     """
 
     def __init__(self) -> None:
-        self._ranks: dict[tuple[bool, int], _Rank] = {}  # none is empty
+        self._classes: dict[int, _PriorityClass] = {}  # by priority; none is empty
         self._counters: dict[str, int] = {}  # weighted tokens, by tenant
         self._num_new: Counter[str] = Counter()  # new requests that wait, by tenant; no zeros
         self._num_requests = 0
@@ -47,22 +47,22 @@ class FairShareQueue:
         return self._num_requests
 
     def __iter__(self) -> Iterator[Request]:
-        """By rank; within one, those that were begun, then tenant by tenant."""
-        for rank in sorted(self._ranks):
-            yield from self._ranks[rank].returning
-            for requests in self._ranks[rank].new.values():
+        """By priority; within one, those that were begun, then tenant by tenant."""
+        for priority in sorted(self._classes):
+            yield from self._classes[priority].returning
+            for requests in self._classes[priority].new.values():
                 yield from requests
 
     def first(self) -> Request:
         """The one to admit next. Costs O(tenants that wait)."""
-        best = self._ranks[min(self._ranks)]
+        best = self._classes[min(self._classes)]
         if best.returning:
             return best.returning.first()
         heads = (requests.first() for requests in best.new.values())
         return min(heads, key=lambda request: (self._counters[request.tenant], request.claim))
 
     def add(self, request: Request) -> None:
-        requests = self._ranks.setdefault(request.rank, _Rank())
+        requests = self._classes.setdefault(request.priority, _PriorityClass())
         if _is_returning(request):
             requests.returning.add(request)
         else:
@@ -73,9 +73,9 @@ class FairShareQueue:
         self._num_requests += 1
 
     def remove(self, request: Request) -> None:
-        """Take a request out, be it admitted or ended; its rank and state are still those it was added with."""
+        """Take a request out, be it admitted or ended; its priority and state are still those it was added with."""
         tenant = request.tenant
-        requests = self._ranks[request.rank]
+        requests = self._classes[request.priority]
         if _is_returning(request):
             requests.returning.remove(request)
         else:
@@ -87,7 +87,7 @@ class FairShareQueue:
                 del self._num_new[tenant]
                 self._last_to_leave = tenant
         if not requests.returning and not requests.new:
-            del self._ranks[request.rank]
+            del self._classes[request.priority]
         self._num_requests -= 1
 
     def charge(self, tenant: str, num_input: int, num_output: int) -> None:

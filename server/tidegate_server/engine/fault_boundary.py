@@ -9,7 +9,7 @@ import structlog
 
 from tidegate_server.engine.admission import Capacity
 from tidegate_server.engine.batch import Batch, RequestId, Runner, RunnerBroken, SampledToken, ScheduledRequest
-from tidegate_server.engine.block_pool import BlockPool
+from tidegate_server.engine.block_pool import NULL_BLOCK, BlockPool
 from tidegate_server.engine.faults import FaultKind, OutOfMemory, UnpreparedRequest, one_line
 from tidegate_server.errors import BadLogits
 
@@ -20,8 +20,13 @@ MAX_SHRINKS_PER_STEP: Final = 2
 # Of the pool, for one shrink.
 SHRINK_SHARE: Final = 1 / 16
 
-# So many steps in a row in which nothing could be run: the fault is the engine's, not the requests'.
+# So many steps in a row in which nothing could be run: it may be the engine's fault, not the requests'.
 MAX_FAILED_STEPS: Final = 5
+
+# A token for the null block, of nobody.
+_PROBE: Final = Batch(
+    step=0, scheduled=(ScheduledRequest(RequestId("probe"), 0, (0,), (NULL_BLOCK,), sampling=None, seed=0),)
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +64,7 @@ class FaultBoundary:
         """Run a batch that is not empty.
 
         Raises:
-            RunnerBroken: the runner said so, or several steps in a row could run none of their requests.
+            RunnerBroken: the runner said so, or several steps in a row could run none of their requests, nor anything.
         """
         self._num_shrinks = 0
         sampled: list[SampledToken] = []
@@ -128,7 +133,16 @@ class FaultBoundary:
         self._num_failed_steps += 1
         if self._num_failed_steps >= MAX_FAILED_STEPS:
             last = next(reversed(errors.values()))
-            raise RunnerBroken(f"every request failed in {MAX_FAILED_STEPS} steps in a row, the last with: {last}")
+            self._probe(f"every request failed in {MAX_FAILED_STEPS} steps in a row, the last with: {last}")
+            self._num_failed_steps = 0
+
+    def _probe(self, because: str) -> None:
+        """Run what cannot be bad: a prompt that fails, sent again and again, must not end the engine for everybody."""
+        try:
+            self._runner.run(_PROBE)
+        except Exception as error:
+            raise RunnerBroken(because) from error
+        log.warning("runner_sound", because=because, next="it is the requests' fault, and each client is told")
 
 
 def min_blocks_kept(capacity: Capacity) -> int:

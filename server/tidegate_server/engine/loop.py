@@ -26,6 +26,7 @@ from tidegate_server.engine.messages import (
 )
 from tidegate_server.engine.recording_writer import RecordingWriter, check_directory, head_of, write_first_hung_step
 from tidegate_server.errors import InvalidSetting, StartError
+from tidegate_server.settings import PreemptionMode
 
 log: structlog.stdlib.BoundLogger = structlog.get_logger(__name__)
 
@@ -92,6 +93,9 @@ def start_and_serve(launch: EngineLaunch, channel: Channel, heartbeat: Heartbeat
         started_s = time.monotonic()
         check_directory(launch.settings.record_dir)
         runner = _load_runner(launch)
+        if launch.settings.preemption_mode is PreemptionMode.SWAP and runner.num_host_blocks == 0:
+            log.warning("nowhere_to_swap", because="--swap-memory gives no host memory",
+                        next="preempted requests are computed again")  # fmt: skip
         engine = Engine(runner, launch.settings, launch.files.revision)
         recordings = RecordingWriter(
             launch.settings.record_dir, head_of(runner, launch.settings, launch.files), engine.recorder, engine.faults

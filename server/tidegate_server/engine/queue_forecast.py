@@ -5,9 +5,9 @@ from dataclasses import dataclass
 from typing import Final
 
 from tidegate_server.engine.batch import Batch, RequestId, ScheduledRequest
-from tidegate_server.engine.messages import AddRequest, RequestOutput
+from tidegate_server.engine.messages import AddRequest, FinishReason, RequestOutput
 from tidegate_server.engine.moving_average import MovingAverage
-from tidegate_server.engine.predict import QueueState, RunningRequest, queue_delay_s
+from tidegate_server.engine.predict import QueueState, RunningRequest, queue_delay_s, ttft_s
 from tidegate_server.engine.scheduler import SchedulerConfig
 from tidegate_server.engine.scheduling import StepScheduler
 from tidegate_server.engine.step_budget import StepBudget
@@ -49,6 +49,10 @@ class QueueForecast:
     def next_delay_s(self) -> float:
         """Seconds that a request would queue which arrived now, with a prompt of average length."""
         return queue_delay_s(self.state(), round(self._prompt_tokens.value), self._budget)
+
+    def next_ttft_s(self) -> float:
+        """Seconds until the first token of a request that arrived now, with a prompt of average length."""
+        return ttft_s(self.state(), round(self._prompt_tokens.value), self._budget)
 
     def predict(self, request: AddRequest, now: float) -> Prediction:
         """How long a request will queue which the scheduler does not know yet."""
@@ -120,5 +124,6 @@ class QueueForecast:
         self._open.discard(output.request_id)
         self._predictions.pop(output.request_id, None)
         share = self._shares.pop(RequestId(output.request_id), None)
-        if share is not None and share.sampling is not None and output.error is None:
+        has_finished = output.finish_reason in (FinishReason.STOP, FinishReason.LENGTH)
+        if share is not None and share.sampling is not None and has_finished:
             self._output_tokens.add(share.num_output_tokens + 1)

@@ -94,7 +94,6 @@ class Request:
     in_flight: bool = False  # part of a step whose result has not come back
     is_stalled: bool = False  # needs a block, and nobody later holds one that could be taken
     queued_s: float | None = None  # when it began to wait for the first time
-    is_aged: bool = False  # that is so long ago that it goes before every priority when it waits
     is_reserved: bool = False  # holds the blocks of its longest possible output; never preempted again
     leader: "Request | None" = None  # computes the same prompt; this one is held back until that is done
     followers: list["Request"] = field(default_factory=list)  # held back for this one
@@ -102,11 +101,6 @@ class Request:
     num_cached_tokens: int = 0  # prompt tokens found in the prefix cache at first admission
     num_preemptions: int = 0
     num_once_computed: int = 0  # tokens computed at the last preemption; computing them again is no progress
-
-    @property
-    def rank(self) -> tuple[bool, int]:
-        """The class of service while it waits; smaller is better."""
-        return (not self.is_aged, self.priority)
 
     @property
     def num_output_tokens(self) -> int:
@@ -118,16 +112,8 @@ class Request:
         return len(self.token_ids) - self.num_computed_tokens
 
     @property
-    def order(self) -> tuple[bool, int, int]:
-        """While it waits: smaller is admitted first."""
-        return (not self.is_aged, self.priority, self.claim)
-
-    @property
     def precedence(self) -> tuple[int, int]:
-        """While it runs: smaller is served first and preempted last.
-
-        Age is no part of it. Who waited long gets the next seat, but takes nothing from who arrived before.
-        """
+        """Smaller is served first and preempted last."""
         return (self.priority, self.claim)
 
     @property

@@ -5,7 +5,7 @@ from itertools import count
 
 from tidegate_server.engine.batch import RequestId, ScheduledRequest
 from tidegate_server.engine.block_tables import BlockTables
-from tidegate_server.engine.claim_queue import ClaimQueue, precedence
+from tidegate_server.engine.claim_queue import ClaimQueue
 from tidegate_server.engine.deadlines import Deadlines
 from tidegate_server.engine.fair_share import FairShareQueue
 from tidegate_server.engine.preemption import Preemption
@@ -36,7 +36,7 @@ class Roster:
         self._groups = PromptGroups()
         self._deadlines = Deadlines()
         self._epochs = count(1)
-        self.running = ClaimQueue(precedence)
+        self.running = ClaimQueue()
         self.waiting = WaitingRoom(queue, max_age_s)
         self.fence: int | None = None
 

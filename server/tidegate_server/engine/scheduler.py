@@ -181,7 +181,7 @@ class Scheduler:
         num_prompt_tokens = len(command.prompt_token_ids)
         problem = problem_with(command, config.capacity, self._roster)
         is_full = False
-        if problem is None:
+        if problem is None and command.leader_id not in self._roster:  # choices of one prompt come in together
             problem = queue_refusal(num_prompt_tokens, self.num_waiting, self.waiting_tokens, config.queue_limits)
             is_full = problem is not None
         if problem is not None:
@@ -218,11 +218,12 @@ class Scheduler:
     def expire(self, now: float) -> tuple[RequestOutput, ...]:
         """End those whose deadline passed while they waited; nothing of them was computed."""
         outputs: list[RequestOutput] = []
-        for request in self._roster.expired(now):
-            self._roster.end(request, now)
-            why = f"The request waited {now - request.arrival_s:.1f} s, longer than it may, and was not begun."
-            self._record(EventKind.EXPIRED, now, request.request_id, why, request.num_prompt_tokens)
-            outputs.append(end_output(request, FinishReason.ERROR, why, timed_out=True))
+        while expired := self._roster.expired(now):  # the next choice of an expired prompt may have expired too
+            for request in expired:
+                self._roster.end(request, now)
+                why = f"The request waited {now - request.arrival_s:.1f} s, longer than it may, and was not begun."
+                self._record(EventKind.EXPIRED, now, request.request_id, why, request.num_prompt_tokens)
+                outputs.append(end_output(request, FinishReason.ERROR, why, timed_out=True))
         return tuple(outputs)
 
     def preempt(
@@ -257,16 +258,19 @@ class Scheduler:
 
     def schedule(self, now: float) -> Batch:
         """Put the next step together; its batch is empty when nobody can go on."""
-        for request in self._roster.waiting.promote(now):
-            self._record(EventKind.AGED, now, request.request_id, "it has waited too long", len(request.token_ids))
+        elder = self._roster.waiting.promote(now)
+        if elder is not None:
+            self._record(EventKind.AGED, now, elder.request_id, "it has waited too long", len(elder.token_ids))
         draft = Draft(self.step + 1, now, self.max_num_running)
         self._planner.plan(draft)
-        num_recomputed = sum(self._count_claim(request, claim, draft) for request, claim in draft.admitted)
-        num_computed = max(0, draft.planned.num_new_tokens - num_recomputed)
+        for request, claim in draft.admitted:
+            self._count_claim(request, claim, draft)
+        self.recomputed_tokens += draft.num_recomputed
+        num_computed = draft.planned.num_new_tokens - draft.num_recomputed
         num_copied_back = sum(claim.num_on_host for request, claim in draft.admitted if request.num_preemptions > 0)
         num_preempted = self._num_preemptions_for_blocks - self._num_preemptions_before
         self._num_preemptions_before += num_preempted
-        self._thrash.on_step(num_computed, num_recomputed + num_copied_back, num_preempted, self.num_running)
+        self._thrash.on_step(num_computed, draft.num_recomputed + num_copied_back, num_preempted, self.num_running)
         if not draft.shares:
             return Batch(step=self.step, scheduled=())
         preempted, self._planner.preempted = tuple(self._planner.preempted), []
@@ -351,14 +355,10 @@ class Scheduler:
             self._record(EventKind.FINISHED, now, request.request_id, reason.value, request.num_output_tokens, step)
         return token_output(request, token, reason)
 
-    def _count_claim(self, request: Request, claim: Claim, draft: Draft) -> int:
-        """Tell of an admission; gives how many tokens are computed that were computed before.
-
-        A hit counts once in a request's life: finding its own blocks again after a preemption saves nothing new.
-        """
+    def _count_claim(self, request: Request, claim: Claim, draft: Draft) -> None:
+        """A hit counts once in a request's life: finding its own blocks again after a preemption saves nothing new."""
         num_found = claim.num_on_device + claim.num_on_host
         why = f"{claim.num_on_device} tokens found on the device, {claim.num_on_host} in host memory"
-        num_recomputed = max(0, request.num_once_computed - num_found)
         if request.num_preemptions == 0:
             request.first_scheduled_s = draft.now
             request.num_cached_tokens = num_found
@@ -367,10 +367,8 @@ class Scheduler:
             self.prefix_miss_tokens += request.num_prompt_tokens - num_found
             self.queue_times.record(max(0.0, draft.now - request.arrival_s), draft.now)
         else:
-            self.recomputed_tokens += num_recomputed
             why = f"back after preemption {request.num_preemptions}; {why}"
         self._record(EventKind.ADMITTED, draft.now, request.request_id, why, len(request.token_ids), draft.step)
-        return num_recomputed
 
     def _record(
         self,

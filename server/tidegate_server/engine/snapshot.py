@@ -30,6 +30,7 @@ class EngineSnapshot:
     max_num_seqs: int = 0
     queue_time_p90_s: float = 0.0  # over 15 s, ages of those still waiting included
     queue_delay_predicted_s: float = 0.0  # that a request would queue which arrived now
+    ttft_predicted_s: float = 0.0  # until its first token, for a prompt of average length
     prediction_error_ratio: float = 0.0  # of the recent predictions of that, 0 to 1
     step_time_error_ratio: float = 0.0  # of the recent steps' predicted times, 0 to 1
     num_preemptions: int = 0

@@ -30,6 +30,7 @@ class Draft:
     shares: list[ScheduledRequest] = field(default_factory=list)
     decodes: StepShape = NO_STEP  # the step with its decodes alone
     planned: StepShape = NO_STEP  # the step so far
+    num_recomputed: int = 0  # of its tokens, those that were computed before a preemption
     admitted: list[tuple[Request, Claim]] = field(default_factory=list)
     is_short_of_blocks: bool = False  # somebody was preempted or stalled, so nobody is admitted
 
@@ -133,6 +134,7 @@ class StepPlanner:
         stop = start + num_tokens
         request.in_flight = True
         draft.planned = draft.planned.plus(start, num_tokens)
+        draft.num_recomputed += max(0, min(stop, request.num_once_computed) - start)
         draft.shares.append(
             ScheduledRequest(
                 request_id=request.request_id,
@@ -155,8 +157,8 @@ class StepPlanner:
         might take all the tokens of this step and of many more.
         """
         running, waiting = self._roster.running, self._roster.waiting
-        while waiting and running and waiting.first().priority < running[-1].priority:
-            if not self._seat(waiting.first(), draft):
+        while waiting and running and waiting.most_urgent().priority < running[-1].priority:
+            if not self._seat(waiting.most_urgent(), draft):
                 return
 
     def _seat(self, request: Request, draft: Draft) -> bool:
@@ -165,7 +167,17 @@ class StepPlanner:
         Those of strictly lower priority make room for it, and those who wait behind it give what they kept. Nobody
         gives anything unless all together are enough.
         """
-        return self._can_have_blocks(request) and self._find_seat(request, draft) and self._find_blocks(request, draft)
+        return (
+            self._can_have_seat(request, draft)
+            and self._can_have_blocks(request, draft)
+            and self._find_seat(request, draft)
+            and self._find_blocks(request, draft)
+        )
+
+    def _can_have_seat(self, request: Request, draft: Draft) -> bool:
+        """Looked at first, for it costs nothing: a full engine need not look at the prefixes of those who wait."""
+        running = self._roster.running
+        return len(running) < draft.max_num_running or running[-1].priority > request.priority
 
     def _find_seat(self, request: Request, draft: Draft) -> bool:
         """Whether one more may run; of a strictly lower priority somebody gives up the seat, if it is the last."""
@@ -173,11 +185,11 @@ class StepPlanner:
             return True
         return self._take_from(self._running_below(request), request, 0, PreemptionReason.SEATS, draft)
 
-    def _can_have_blocks(self, request: Request) -> bool:
+    def _can_have_blocks(self, request: Request, draft: Draft) -> bool:
         num_missing = self._tables.num_missing(request, _num_claimed(request), len(self._roster.running))
         if num_missing <= 0:
             return True
-        below = [each for each in self._running_below(request) if _is_preemptible(each)]
+        below = [each for each in self._running_below(request) if _is_preemptible(each, draft)]
         num_gained = self._tables.num_gained(request, [*below, *self._waiting_behind(request)])
         return num_missing <= num_gained + len(below)  # each of those who run also counts one block of the margin
 
@@ -199,8 +211,10 @@ class StepPlanner:
         return [each for each in self._roster.running if each.priority > request.priority]
 
     def _waiting_behind(self, request: Request) -> list[Request]:
-        """Those who hold blocks while they wait, except the request, which is the first of all who wait."""
-        return [each for each in self._roster.waiting.holders if each is not request]
+        """Those who hold blocks while they wait; of them the first of all, whom nobody may hold up, takes from all."""
+        is_first = request is self._roster.waiting.first()
+        holders = (each for each in self._roster.waiting.holders if each is not request)
+        return [each for each in holders if is_first or each.precedence > request.precedence]
 
     def _make_room(self, request: Request, draft: Draft) -> bool:
         """A slot for the request's last token, at the cost of later requests if need be; False: not in this step."""
@@ -229,7 +243,7 @@ class StepPlanner:
         """Preempt one of these for `request`; False when none of them can be, or need not be."""
         if num_wanted > 0 and self._tables.pool.num_pending > 0:
             return False  # blocks in flight come back by themselves
-        candidates = [each for each in requests if _is_preemptible(each)]
+        candidates = [each for each in requests if _is_preemptible(each, draft)]
         # Nobody is stopped while somebody who is stopped anyway still holds blocks.
         stopped = [each for each in candidates if not is_running(each.state)]
         victims = {each.request_id: each for each in stopped or candidates}
@@ -279,8 +293,10 @@ class StepPlanner:
             self._admit(draft)
 
 
-def _is_preemptible(request: Request) -> bool:
-    return not request.in_flight and not request.is_reserved
+def _is_preemptible(request: Request, draft: Draft) -> bool:
+    """Not while a step writes its blocks, and not where this step's copies have still to fill them."""
+    is_just_seated = any(request is admitted for admitted, _ in draft.admitted)
+    return not (request.in_flight or request.is_reserved or is_just_seated)
 
 
 def _num_claimed(request: Request) -> int:

@@ -78,7 +78,11 @@ class ModelRunner:
                 self.block_copier.before_writing(_written_blocks(batch, self.block_size))
                 logits = self.decoder.forward(inputs, self.kv_cache)
                 draws = [Draw(request, request.sampling) for request in batch.scheduled if request.sampling is not None]
-                return sample(logits, draws, self.eos_token_ids, self.sampler_ops) if draws else ()
+                if draws:
+                    return sample(logits, draws, self.eos_token_ids, self.sampler_ops)
+                if self.torch_device.type == "cuda":
+                    torch.cuda.synchronize(self.torch_device)  # else the step would end before it is computed
+                return ()
             finally:
                 self.block_copier.wait()
 

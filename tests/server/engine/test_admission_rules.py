@@ -127,3 +127,31 @@ def test_the_level_of_thrash_rises_with_work_done_again_and_is_gone_when_idle() 
     assert max(levels) > 0
     driver.step()
     assert driver.engine.snapshot().thrash_level == 0
+
+
+def test_the_choices_of_a_prompt_come_in_together_or_not_at_all() -> None:
+    driver = Driver(CountingRunner(mixes=True), max_num_seqs=1, max_queued_requests=2)
+    driver.add(add_request("runs", range(5), max_tokens=9))
+    driver.step()
+    driver.add(add_request("first", [1, 2]), *(add_request(f"choice {n}", [1, 2], leader_id="first") for n in range(8)))
+    driver.add(add_request("one too many", [3]))
+    driver.run()
+    assert [name for name in driver.outputs if driver.last(name).overloaded] == ["one too many"]
+
+
+def test_all_choices_of_an_expired_prompt_expire_with_it() -> None:
+    driver = Driver(max_num_seqs=1)
+    deadline_s = driver.clock.now + 5
+    driver.add(add_request("runs", range(5), max_tokens=20))
+    driver.step()
+    driver.add(
+        *(
+            until(add_request(f"c{number}", [7, 7, 7], leader_id="c0" if number else ""), deadline_s)
+            for number in range(3)
+        )
+    )
+    driver.clock.now += 6
+    driver.step()
+    assert [driver.last(f"c{number}").timed_out for number in range(3)] == [True] * 3
+    driver.run()
+    assert computed(driver) == {"runs"}

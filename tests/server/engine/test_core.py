@@ -57,24 +57,32 @@ def test_a_lost_device_ends_the_engine() -> None:
         driver.run()
 
 
-def test_an_engine_that_fails_every_request_gives_up() -> None:
-    driver = Driver()
+class BrokenRunner(CountingRunner):
+    """Fails whatever it is given, and says no more."""
+
+    def run(self, batch: Batch) -> tuple[SampledToken, ...]:
+        raise ValueError("no")
+
+
+def test_an_engine_that_fails_everything_gives_up() -> None:
+    driver = Driver(BrokenRunner())
     for number in range(MAX_FAILED_STEPS - 1):
-        driver.add(add_request(str(number), [BAD_TOKEN]))
+        driver.add(add_request(str(number), [1]))
         driver.run()
-    driver.add(add_request("last", [BAD_TOKEN]))
+    driver.add(add_request("last", [1]))
     with pytest.raises(RunnerBroken, match="every request failed in 5 steps in a row"):
         driver.run()
 
 
-def test_a_success_in_between_shows_that_the_engine_is_sound() -> None:
+def test_a_bad_prompt_sent_again_and_again_never_ends_the_engine() -> None:
     driver = Driver()
     for number in range(3 * MAX_FAILED_STEPS):
         driver.add(add_request(f"bad {number}", [BAD_TOKEN]))
         driver.run()
-        driver.add(add_request(f"good {number}", [1], max_tokens=1))
-        driver.run()
-    assert driver.tokens("good 14") == [2]
+        assert driver.last(f"bad {number}").finish_reason is FinishReason.ERROR
+    driver.add(add_request("good", [1], max_tokens=1))
+    driver.run()
+    assert driver.tokens("good") == [2]
 
 
 def test_requests_with_bad_logits_never_end_the_engine() -> None:

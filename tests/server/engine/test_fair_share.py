@@ -85,14 +85,6 @@ def test_a_choice_whose_prompt_is_computed_does_not_wait_behind_new_requests() -
     assert queue.first() is choice
 
 
-def test_who_has_waited_too_long_goes_before_every_priority_and_share() -> None:
-    aged = waiting(1, "b", priority=5)
-    aged.is_aged = True
-    queue = queue_of(waiting(0, "a"), aged)
-    queue.charge("b", 1000, 0)
-    assert queue.first() is aged
-
-
 def test_preempted_requests_return_in_the_order_of_arrival() -> None:
     later, sooner = waiting(5, "a", state=RequestState.PREEMPTED), waiting(4, "b", state=RequestState.PREEMPTED)
     queue = queue_of(later, sooner)

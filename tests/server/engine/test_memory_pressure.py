@@ -227,3 +227,49 @@ def test_bytes_that_were_swapped_are_counted_in_both_directions() -> None:
     snapshot = driver.engine.snapshot()
     assert snapshot.swapped_out_bytes == snapshot.swapped_in_bytes > 0
     assert snapshot.swapped_out_bytes % driver.runner.block_bytes == 0
+
+
+def test_a_swap_that_makes_room_stalls_nobody() -> None:
+    driver = pressed(PreemptionMode.SWAP)
+    driver.add(*two_requests())
+    while not driver.engine.events.of(EventKind.PREEMPTED):
+        driver.step()
+    (share,) = driver.batches[-1].scheduled
+    assert share.request_id == "old"
+    assert driver.batches[-1].copies.swap_out
+    driver.run()
+
+
+def test_a_high_priority_takes_a_seat_in_front_of_a_backlog_that_has_waited_too_long() -> None:
+    driver = Driver(max_num_seqs=2, max_queue_age_s=0.05)
+    driver.add(*(add_request(f"low {number}", [number], max_tokens=30, priority=5) for number in range(20)))
+    for _ in range(8):
+        driver.step()
+    driver.clock.now += 10
+    driver.add(add_request("high", [77], max_tokens=2, priority=0))
+    driver.step()
+    assert "high" in {share.request_id for share in driver.batches[-1].scheduled}
+    driver.run()
+
+
+def test_who_was_seated_in_a_step_is_not_preempted_in_it() -> None:
+    runner = CountingRunner(num_kv_blocks=12, num_host_blocks=12, mixes=True)
+    driver = Driver(runner, max_num_seqs=1, preemption_mode=PreemptionMode.SWAP, prefix_caching=False)
+    commands = [
+        add_request(name, range(start, start + 6), priority=priority, sampling=SamplingParams(max_tokens=9, seed=1))
+        for name, start, priority in (("low", 0, 2), ("middle", 20, 1), ("high", 40, 0))
+    ]
+    scheduler = driver.engine.scheduler
+    driver.add(commands[1])
+    driver.step()
+    driver.step()
+    scheduler.preempt("middle", 0.0, "told to", PreemptionKind.SWAP)
+    driver.add(commands[0])
+    scheduler.change_priority("middle", 3, 0.0)
+    driver.step()
+    scheduler.change_priority("middle", 1, 0.0)
+    driver.add(commands[2])
+    driver.run()
+    for command in commands:
+        assert driver.tokens(command.request_id) == tokens_alone(command, CountingRunner(mixes=True))
+

@@ -269,7 +269,9 @@ class SchedulerMachine(RuleBasedStateMachine):
         )
         queued = list(scheduler._roster.waiting)
         if self.config.fairness is Fairness.NONE:
-            assert [request.order for request in queued] == sorted(request.order for request in queued)
+            assert [r.precedence for r in scheduler._roster.waiting._queue] == sorted(
+                request.precedence for request in scheduler._roster.waiting._queue
+            )
         assert list(scheduler._roster.waiting.holders) == [r for r in scheduler._roster.waiting.holders if r in queued]
         assert len(scheduler._roster.waiting.holders) == sum(bool(request.block_table) for request in queued)
         assert not {id(request) for request in (*running, *held_back)} & {id(request) for request in queued}

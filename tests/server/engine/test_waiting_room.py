@@ -23,10 +23,31 @@ def room_of(*requests: Request) -> WaitingRoom:
 def test_who_waits_too_long_goes_before_every_priority() -> None:
     patient, urgent = make_request("patient", priority=9, claim=1), make_request("urgent", priority=0, claim=2)
     room = room_of(patient, urgent)
-    assert room.promote(59.9) == []
+    assert room.promote(59.9) is None
     assert room.first() is urgent
-    assert room.promote(60.0) == [patient]
+    assert room.promote(60.0) is patient
     assert room.first() is patient
+
+
+def test_every_second_place_is_the_queues_own_while_many_have_waited_too_long() -> None:
+    low = [make_request(f"low {claim}", priority=5, claim=claim) for claim in range(3)]
+    high = [make_request(f"high {claim}", priority=0, claim=claim) for claim in range(3, 5)]
+    room, order = room_of(*low, *high), []
+    while room:
+        room.promote(1000.0)
+        order.append(room.first())
+        room.remove(order[-1])
+        order[-1].move_to(RequestState.PREFILLING)
+    assert order == [low[0], high[0], low[1], high[1], low[2]]
+
+
+def test_the_most_urgent_is_of_the_best_priority_whatever_its_age() -> None:
+    low, high = make_request("low", priority=5, claim=0), make_request("high", priority=0, claim=1)
+    room = room_of(low)
+    room.promote(100.0)
+    assert room.most_urgent() is low
+    room.add(high, 100.0)
+    assert (room.first(), room.most_urgent()) == (low, high)
 
 
 def test_who_left_is_not_promoted() -> None:
@@ -34,7 +55,7 @@ def test_who_left_is_not_promoted() -> None:
     room = room_of(served, waiting)
     room.remove(served)
     served.move_to(RequestState.PREFILLING)
-    assert room.promote(100.0) == [waiting]
+    assert room.promote(100.0) is waiting
 
 
 def test_who_waits_again_is_as_old_as_before() -> None:
@@ -45,8 +66,8 @@ def test_who_waits_again_is_as_old_as_before() -> None:
     request.num_preemptions += 1
     request.move_to(RequestState.PREEMPTED)
     room.add(request, 50.0)
-    assert room.promote(59.0) == []
-    assert room.promote(60.0) == [request]
+    assert room.promote(59.0) is None
+    assert room.promote(60.0) is request
 
 
 def test_tokens_that_are_kept_need_not_be_computed() -> None:
