@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from tidegate_server.engine.batch import Batch, RequestId, ScheduledRequest
-from tidegate_server.engine.messages import AddRequest, FinishReason, RequestOutput
+from tidegate_server.engine.messages import AddRequest, RequestOutput
 from tidegate_server.engine.moving_average import MovingAverage
 from tidegate_server.engine.predict import QueueState, RunningRequest, queue_delay_s, ttft_s
 from tidegate_server.engine.scheduler import SchedulerConfig
@@ -124,6 +124,6 @@ class QueueForecast:
         self._open.discard(output.request_id)
         self._predictions.pop(output.request_id, None)
         share = self._shares.pop(RequestId(output.request_id), None)
-        has_finished = output.finish_reason in (FinishReason.STOP, FinishReason.LENGTH)
-        if share is not None and share.sampling is not None and has_finished:
+        # An abort counts too: so end those whose stop string was found.
+        if share is not None and share.sampling is not None and output.error is None:
             self._output_tokens.add(share.num_output_tokens + 1)

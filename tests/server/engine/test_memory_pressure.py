@@ -11,6 +11,7 @@ from tidegate_server.engine.event_log import EventKind
 from tidegate_server.engine.messages import AbortRequest, AddRequest
 from tidegate_server.engine.preemption_kind import PreemptionKind, PreemptionReason
 from tidegate_server.engine.sampling_params import SamplingParams
+from tidegate_server.engine.scheduler import Scheduler
 from tidegate_server.settings import PreemptionMode
 
 
@@ -260,6 +261,7 @@ def test_who_was_seated_in_a_step_is_not_preempted_in_it() -> None:
         for name, start, priority in (("low", 0, 2), ("middle", 20, 1), ("high", 40, 0))
     ]
     scheduler = driver.engine.scheduler
+    assert isinstance(scheduler, Scheduler)
     driver.add(commands[1])
     driver.step()
     driver.step()
@@ -272,4 +274,3 @@ def test_who_was_seated_in_a_step_is_not_preempted_in_it() -> None:
     driver.run()
     for command in commands:
         assert driver.tokens(command.request_id) == tokens_alone(command, CountingRunner(mixes=True))
-
