@@ -43,7 +43,7 @@ format: install ## Rewrite the code in our format
 
 test: test-fast test-kernels test-model test-cluster ## Everything: the quick part, then what compiles, the real model, a real cluster
 
-test-fast: install ## Everything that needs no Kubernetes, no real model and no compiler: under five minutes
+test-fast: install ## Everything that needs no Kubernetes, no real model and no compiler: about five minutes
 	$(BIN)/pytest -q -n auto --maxprocesses 4 --dist loadfile --no-loadscope-reorder -m "not compiles and not real_model and not control_plane and not e2e"
 
 test-kernels: install ## The CPU kernels under sanitizers, Triton's compiled for GPUs that need not be there
