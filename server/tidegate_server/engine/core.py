@@ -31,8 +31,7 @@ from tidegate_server.engine.scheduler import Scheduler, SchedulerConfig
 from tidegate_server.engine.scheduling import StepScheduler
 from tidegate_server.engine.snapshot import EngineSnapshot
 from tidegate_server.engine.static_scheduler import StaticScheduler
-from tidegate_server.engine.step_bound import NO_STEP, StepBound, StepUnderWay
-from tidegate_server.engine.step_budget import StepBudget
+from tidegate_server.engine.step_bound import IDLE, StepBound, StepUnderWay
 from tidegate_server.engine.step_time import StepTimeModel, shape_of
 from tidegate_server.settings import EngineSettings, SchedulerKind
 
@@ -71,11 +70,11 @@ class Engine:
         self._step_time = StepTimeModel()
         self._bound = StepBound(self._step_time)
         self._scheduler = self._new_scheduler(config, events)
-        self._forecast = QueueForecast(self._scheduler, config, step_budget(settings, self._step_time))
+        self._forecast = QueueForecast(self._scheduler, config, config.step_budget(self._step_time))
         self.faults: Counter[FaultKind] = Counter()
         self._boundary = FaultBoundary(runner, self._scheduler.pool, min_blocks_kept(config.capacity), self.faults)
         self.recorder = Recorder(settings.num_recorded_steps)
-        self._under_way = NO_STEP
+        self._under_way = IDLE
         self._told_preemptions: Counter[tuple[PreemptionKind, PreemptionReason]] = Counter()
         self._num_audit_repairs = 0
         self._unsent: list[RequestOutput] = []  # of refused and aborted requests; leave with the next step
@@ -271,7 +270,7 @@ class Engine:
         before_run()
         batch = self._with_blocks_copied(batch, began_s)
         result = self._boundary.run(batch) if batch.scheduled else StepResult((), {})
-        self._under_way = NO_STEP
+        self._under_way = IDLE
         self._bound.ran(shape)
         return batch, result
 
@@ -308,13 +307,4 @@ def scheduler_config(runner: LoadedRunner, settings: EngineSettings, revision: s
         step_time_target=settings.step_time_target,
         fairness=settings.fairness,
         queue_limits=QueueLimits(settings.max_queued_requests, settings.max_queued_tokens),
-    )
-
-
-def step_budget(settings: EngineSettings, model: StepTimeModel) -> StepBudget:
-    """The budget of each step, as the settings have it."""
-    return StepBudget(
-        token_cap=settings.max_num_batched_tokens,
-        time_target=settings.step_time_target,
-        model=model,
     )

@@ -34,3 +34,9 @@ def end_output(
         num_cached_tokens=request.num_cached_tokens,
         num_preemptions=request.num_preemptions,
     )
+
+
+def expired_output(request: Request, now: float) -> RequestOutput:
+    """The end of a request that was not begun by its deadline."""
+    why = f"The request waited {now - request.arrival_s:.1f} s, longer than it may, and was not begun."
+    return end_output(request, FinishReason.ERROR, why, timed_out=True)

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Final
 
-from tidegate_server.engine.step_time import StepShape, StepTimeModel
+from tidegate_server.engine.step_time import NO_STEP, StepTimeModel
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,7 +21,6 @@ class ConstantCost:
 
 
 UNMEASURED: Final = ConstantCost()
-_NOTHING: Final = StepShape()
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +33,7 @@ class MeasuredCost:
 
     def recompute_s(self, start: int, stop: int) -> float:
         """What the tokens add to a step that is computed anyhow."""
-        added_s = self.model.predict(_NOTHING.plus(start, stop - start)) - self.model.predict(_NOTHING)
+        added_s = self.model.predict(NO_STEP.plus(start, stop - start)) - self.model.predict(NO_STEP)
         return added_s if added_s > 0.0 else UNMEASURED.recompute_s(start, stop)
 
     def copy_s(self, num_blocks: int) -> float:

@@ -6,7 +6,7 @@ from enum import Enum, auto
 from types import MappingProxyType
 from typing import Final, assert_never
 
-from tidegate_server.engine.batch import RequestId
+from tidegate_server.engine.batch import RequestId, ScheduledRequest
 from tidegate_server.engine.messages import FinishReason
 from tidegate_server.engine.prefix_cache import BlockHash
 from tidegate_server.engine.sampling_params import SamplingParams
@@ -120,6 +120,19 @@ class Request:
     def num_final_tokens(self) -> int:
         """Tokens of prompt and output together, if the output gets as long as it may."""
         return min(self.num_prompt_tokens + self.sampling.max_tokens, self.max_total_tokens)
+
+    def share(self, start: int, stop: int) -> ScheduledRequest:
+        """Its part of a step that computes positions `start` to `stop`; up to the last known one, it draws."""
+        return ScheduledRequest(
+            request_id=self.request_id,
+            start=start,
+            token_ids=self.token_ids[start:stop],
+            block_table=self.block_table,
+            sampling=self.sampling if stop == len(self.token_ids) else None,
+            seed=self.seed,
+            num_output_tokens=self.num_output_tokens,
+            epoch=self.epoch,
+        )
 
     def move_to(self, state: RequestState) -> None:
         """Change the state.

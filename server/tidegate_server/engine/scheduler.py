@@ -16,7 +16,7 @@ from tidegate_server.engine.fair_share import FairShareQueue
 from tidegate_server.engine.host_pool import HostPool
 from tidegate_server.engine.load_window import QueueTimeWindow
 from tidegate_server.engine.messages import AddRequest, FinishReason, RequestOutput
-from tidegate_server.engine.outputs import end_output, token_output
+from tidegate_server.engine.outputs import end_output, expired_output, token_output
 from tidegate_server.engine.preemption import Preemption, PreemptionCost
 from tidegate_server.engine.preemption_cost import UNMEASURED
 from tidegate_server.engine.preemption_kind import PreemptionKind, PreemptionReason
@@ -56,6 +56,10 @@ class SchedulerConfig:
         """Every running request must get its one token in every step."""
         return min(self.max_num_seqs, self.max_num_batched_tokens)
 
+    def step_budget(self, model: StepTimeModel) -> StepBudget:
+        """The budget of each step, by what `model` knows of step times."""
+        return StepBudget(token_cap=self.max_num_batched_tokens, time_target=self.step_time_target, model=model)
+
 
 class Scheduler:
     """Holds every unfinished request and shares out tokens and blocks among them.
@@ -87,11 +91,7 @@ class Scheduler:
         )
         self._shares = FairShareQueue() if config.fairness is Fairness.TENANT else None
         self._roster = Roster(self._tables, self._shares, config.max_age_s)
-        budget = StepBudget(
-            token_cap=config.max_num_batched_tokens,
-            time_target=config.step_time_target,
-            model=step_time if step_time is not None else StepTimeModel(),
-        )
+        budget = config.step_budget(step_time if step_time is not None else StepTimeModel())
         rules = PreemptionRules(
             mode=config.preemption_mode,
             policy=config.preemption_policy,
@@ -221,9 +221,9 @@ class Scheduler:
         while expired := self._roster.expired(now):  # the next choice of an expired prompt may have expired too
             for request in expired:
                 self._roster.end(request, now)
-                why = f"The request waited {now - request.arrival_s:.1f} s, longer than it may, and was not begun."
-                self._record(EventKind.EXPIRED, now, request.request_id, why, request.num_prompt_tokens)
-                outputs.append(end_output(request, FinishReason.ERROR, why, timed_out=True))
+                output = expired_output(request, now)
+                self._record(EventKind.EXPIRED, now, request.request_id, output.error or "", request.num_prompt_tokens)
+                outputs.append(output)
         return tuple(outputs)
 
     def preempt(

@@ -34,7 +34,7 @@ class StaticGroup:
         if self.num_prefilled < self.width:
             return self._prefills(token_cap)
         # A finished row computes its last token again and again.
-        return tuple(_share(row, len(row.token_ids) - 1, len(row.token_ids)) for row in self.rows.values())
+        return tuple(row.share(len(row.token_ids) - 1, len(row.token_ids)) for row in self.rows.values())
 
     def _prefills(self, token_cap: int) -> tuple[ScheduledRequest, ...]:
         """As many columns as the cap allows: of each row what its prompt has there, and padding."""
@@ -44,23 +44,10 @@ class StaticGroup:
         for row in self.rows.values():
             length = row.num_prompt_tokens
             if start < length:
-                shares.append(_share(row, start, min(stop, length)))
+                shares.append(row.share(start, min(stop, length)))
             if stop > length:
                 shares.append(_padding(row, max(start, length), stop))
         return tuple(shares)
-
-
-def _share(row: Request, start: int, stop: int) -> ScheduledRequest:
-    return ScheduledRequest(
-        request_id=row.request_id,
-        start=start,
-        token_ids=row.token_ids[start:stop],
-        block_table=row.block_table,
-        sampling=row.sampling if stop == len(row.token_ids) else None,
-        seed=row.seed,
-        num_output_tokens=row.num_output_tokens,
-        epoch=row.epoch,
-    )
 
 
 def _padding(row: Request, start: int, stop: int) -> ScheduledRequest:

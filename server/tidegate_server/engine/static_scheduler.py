@@ -15,7 +15,7 @@ from tidegate_server.engine.event_log import EngineEvent, EventKind, EventLog
 from tidegate_server.engine.host_pool import HostPool
 from tidegate_server.engine.load_window import QueueTimeWindow
 from tidegate_server.engine.messages import AddRequest, FinishReason, RequestOutput
-from tidegate_server.engine.outputs import end_output, token_output
+from tidegate_server.engine.outputs import end_output, expired_output, token_output
 from tidegate_server.engine.preemption_kind import PreemptionKind, PreemptionReason
 from tidegate_server.engine.prefix_cache import BlockHash
 from tidegate_server.engine.request import Request, RequestState, end_reason
@@ -135,9 +135,9 @@ class StaticScheduler:
         outputs: list[RequestOutput] = []
         for request in self._deadlines.expired(now):
             self._end(request)
-            why = f"The request waited {now - request.arrival_s:.1f} s, longer than it may, and was not begun."
-            self._record(EventKind.EXPIRED, now, request.request_id, why, request.num_prompt_tokens)
-            outputs.append(end_output(request, FinishReason.ERROR, why, timed_out=True))
+            output = expired_output(request, now)
+            self._record(EventKind.EXPIRED, now, request.request_id, output.error or "", request.num_prompt_tokens)
+            outputs.append(output)
         return tuple(outputs)
 
     def preempt(

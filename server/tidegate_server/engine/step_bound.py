@@ -21,7 +21,7 @@ class StepUnderWay:
     num_tokens: int
 
 
-NO_STEP: Final = StepUnderWay(0.0, 0, 0)
+IDLE: Final = StepUnderWay(0.0, 0, 0)
 
 
 class StepBound:

@@ -135,18 +135,7 @@ class StepPlanner:
         request.in_flight = True
         draft.planned = draft.planned.plus(start, num_tokens)
         draft.num_recomputed += max(0, min(stop, request.num_once_computed) - start)
-        draft.shares.append(
-            ScheduledRequest(
-                request_id=request.request_id,
-                start=start,
-                token_ids=request.token_ids[start:stop],
-                block_table=request.block_table,
-                sampling=request.sampling if stop == len(request.token_ids) else None,
-                seed=request.seed,
-                num_output_tokens=request.num_output_tokens,
-                epoch=request.epoch,
-            )
-        )
+        draft.shares.append(request.share(start, stop))
 
     # Seats and blocks.
 
