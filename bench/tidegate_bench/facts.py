@@ -23,3 +23,11 @@ def facts(date: str, command: str, machine: Machine, versions: Mapping[str, str]
 def is_noisy(share: CpuShare) -> bool:
     """Whether others had so much of the CPUs that the numbers are not ones to quote."""
     return max(share.foreign, share.steal) > NOISY_SHARE
+
+
+def disturbed_sentence(num_disturbed: int, num_measured: int) -> str:
+    """What a report says of measurements that others disturbed."""
+    return (
+        f"**{num_disturbed} of {num_measured} measurements were disturbed**: others used, or the hypervisor took, "
+        f"more than {NOISY_SHARE:.0%} of the CPUs. Repeat on a quiet machine before quoting a number."
+    )

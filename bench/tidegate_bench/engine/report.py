@@ -13,7 +13,7 @@ from tidegate_bench.engine.result import (
     SchedulingCost,
     overloads,
 )
-from tidegate_bench.facts import MB, NOISY_SHARE, facts
+from tidegate_bench.facts import MB, NOISY_SHARE, disturbed_sentence, facts
 from tidegate_bench.table import markdown_table
 
 OVERLOAD = (
@@ -58,10 +58,7 @@ def to_markdown(run: EngineRun) -> str:
     measured = [*(one.others for one in run.overload), *(one.others for one in run.long_prompt)]
     noisy = [others for others in measured if others > NOISY_SHARE]
     if noisy:
-        parts.append(
-            f"**{len(noisy)} of {len(measured)} measurements were disturbed**: others used, or the hypervisor took, "
-            f"more than {NOISY_SHARE:.0%} of the CPUs. Repeat on a quiet machine before quoting a number."
-        )
+        parts.append(disturbed_sentence(len(noisy), len(measured)))
     return "\n\n".join(parts) + "\n"
 
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 
-from tidegate_bench.facts import NOISY_SHARE, facts
+from tidegate_bench.facts import NOISY_SHARE, disturbed_sentence, facts
 from tidegate_bench.limits.result import LimitsRun, Throughput, bounds, throughputs
 from tidegate_bench.table import markdown_table
 
@@ -26,10 +26,7 @@ def to_markdown(run: LimitsRun) -> str:
     ]
     noisy = [others for others in measured if others > NOISY_SHARE]
     if noisy:
-        parts.append(
-            f"**{len(noisy)} of {len(measured)} measurements were disturbed**: others used, or the hypervisor took, "
-            f"more than {NOISY_SHARE:.0%} of the CPUs. Repeat on a quiet machine before quoting a number."
-        )
+        parts.append(disturbed_sentence(len(noisy), len(measured)))
     return "\n\n".join(parts) + "\n"
 
 
